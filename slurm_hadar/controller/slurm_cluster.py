@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from slurm_hadar.config import Config, Mode
@@ -19,6 +20,7 @@ from slurm_hadar.controller.cluster import SETTLE_S, Cluster, Outcome, asked_eve
 from slurm_hadar.controller.journal import JobRecord, Stage, WriteOutcome, WriteRecord
 from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.jobs.newcomers import Newcomers
+from slurm_hadar.controller.observe.jobs.vacancies import Vacancies
 from slurm_hadar.controller.observe.observer import Observation, Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import PAST, Sources
@@ -76,7 +78,7 @@ class SlurmCluster(Cluster[Observation]):
         )
         sources.past.extend(journal.last_ended(PAST))
         self._observer = Observer(config, sources)
-        self._newcomers = Newcomers(parts.backend)
+        self._newcomers, self._vacancies = Newcomers(parts.backend), Vacancies(parts.backend)
         self.spool = SpoolReader(book, self.files)
         self._tracker = JobTracker(self._pass_on, journal.forks())
         book.listener = self._tracker.hear
@@ -120,7 +122,8 @@ class SlurmCluster(Cluster[Observation]):
             early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
             came, ask = self._parts.book.event.is_set(), max(ask, early - SETTLE_S)
             if ask <= now < due and early < due and until is None and not came:
-                ask, came = now + asked_every_s(settings.event_round_s), self._newcomers.come()
+                ask = now + asked_every_s(settings.event_round_s)
+                came = self._newcomers.come() or self._vacancies.come()
             if until is None and came:
                 until = max(early, now + SETTLE_S)
             left = min(due, due if until is None else until) - now
@@ -166,6 +169,7 @@ class SlurmCluster(Cluster[Observation]):
         self._read_spools()  # first: it may take seconds, and what Slurm shows is soon out of date
         state = self._parts.backend.read()
         self._slow = state.read_s > self._config.slurm.slow_read_s
+        self._vacancies.begin(state.nodes)
         if acting_only:
             self._clock.check()
         view = SlurmView.of(state, self._config.gpus.memory_gb)
@@ -226,7 +230,17 @@ class SlurmCluster(Cluster[Observation]):
                 self._parts.journal.save_jobs(seen.records.values())
             self._parts.callbacks.wrote(number, seen, outcome)
         self._judge(seen, outcome)
+        if self._config.controller.event_round_s and any(not change.new for change in outcome.changes):
+            self._watch_nodes(outcome)
         return outcome
+
+    def _watch_nodes(self, outcome: Outcome) -> None:
+        failed, started = {w.job_id for w in outcome.log if w.outcome.failed}, Counter[str]()
+        for change in outcome.changes:
+            if change.kind is ChangeKind.START and change.host is None and change.job_id not in failed:
+                started.update({node: count for node, _, count in change.new.items()})
+        stopped = {n for c in outcome.changes if c.kind.stops for n in (*c.old.nodes, *c.new.nodes)}
+        self._vacancies.settle(started, stopped)
 
     def _end_copies(self, seen: Observation, outcome: Outcome) -> None:
         """Cancel the copies that are not needed any more, in the partitions where this controller acts."""

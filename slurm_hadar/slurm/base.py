@@ -58,6 +58,11 @@ class Backend(abc.ABC):
         """How the comments begin, to the first blank, of the jobs numbered from ``first`` to below ``end`` that wait or
         run, without the tasks of older arrays."""
 
+    def gpus_in_use(self) -> dict[str, int]:
+        """How many GPUs are held on each node, whole or in part. A request that does not grow with the queue. Empty
+        where nobody can tell."""
+        return {}
+
     @abc.abstractmethod
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         """Carry out all of ``writes``, in order, in one batch; one result per write and job.

@@ -13,7 +13,7 @@ import re
 import secrets
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import tenacity
@@ -105,15 +105,15 @@ class CliBackend(Backend):
     def read(self) -> ClusterState:
         began = time.monotonic()
         now = time.time()
-        nodes, partitions = self._nodes()
+        nodes, partitions = self._nodes(self._read)
         jobs = self._with_gpu_numbers(_with_details(self.each_job(), self._details()))
         bounds, memory = self._bounds(), self._memory_counts()
         return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)
 
-    def _nodes(self) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
+    def _nodes(self, read: Callable[[list[str]], str]) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
         mark = _mark()
         option = parsing.format_option(parsing.NODE_FIELDS, mark)
-        return parsing.parse_nodes(self._read(["sinfo", "--local", "-h", "-N", "-O", option]), mark)
+        return parsing.parse_nodes(read(["sinfo", "--local", "-h", "-N", "-O", option]), mark)
 
     def _with_gpu_numbers(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
         """One call for all that hold a part of a GPU; none where nobody does."""
@@ -177,6 +177,9 @@ class CliBackend(Backend):
         asked = "".join(f"show job {number}\n" for number in range(first, end))
         text, _, _ = self._run(["scontrol", "-o"], asked)  # complains of the numbers that are no jobs
         return comments_since(text, first)
+
+    def gpus_in_use(self) -> dict[str, int]:
+        return {node.name: sum(count for _, count in node.used) for node in self._nodes(self._read_once)[0]}
 
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         if not writes:

@@ -135,7 +135,7 @@ class PyslurmBackend(CliBackend):
         each = (_node(n, used.get(n["name"], {}), n["name"] in shared) for n in answer["nodes"])
         nodes = tuple(sorted(each, key=lambda n: n.name))
         if any(node.shards for node in nodes):  # here nobody knows which GPUs are in use
-            shown = {node.name: node for node in self._nodes()[0]}
+            shown = {node.name: node for node in self._nodes(self._read)[0]}
             nodes = tuple(replace(n, used=s.used, whole=s.whole) if (s := shown.get(n.name)) else n for n in nodes)
         partitions = tuple(sorted((_partition(p) for p in answer["partitions"]), key=lambda p: p.name))
         bounds, memory = self._bounds(), self._memory_counts()

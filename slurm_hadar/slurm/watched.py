@@ -62,6 +62,9 @@ class WatchedBackend(Backend):
     def comments_since(self, first: int, end: int) -> tuple[str, ...]:
         return self._timed("comments_since", lambda: self._inner.comments_since(first, end))
 
+    def gpus_in_use(self) -> dict[str, int]:
+        return self._timed("gpus_in_use", self._inner.gpus_in_use)
+
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         if not writes:
             return []

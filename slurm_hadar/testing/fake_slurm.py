@@ -224,6 +224,10 @@ class FakeSlurm(Backend):
         self._answer()
         return tuple(j.comment for j in self.jobs.values() if first <= j.raw_id < end and j.state.active)
 
+    def gpus_in_use(self) -> dict[str, int]:
+        self._answer()
+        return {name: self.used(name) for name in self.nodes}
+
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         self._answer()
         self.before_write()

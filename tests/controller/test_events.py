@@ -11,6 +11,7 @@ import pytest
 
 from slurm_hadar.controller.observe.jobs import newcomers
 from slurm_hadar.controller.observe.jobs.newcomers import Newcomers
+from slurm_hadar.controller.observe.jobs.vacancies import Vacancies
 from slurm_hadar.messages import Report, token_fingerprint
 from slurm_hadar.model import JobState
 
@@ -159,3 +160,67 @@ def test_a_job_that_is_submitted_brings_the_next_round_forward(bench: Any, poll:
     thread.join()
 
     assert started == [True]
+
+
+@pytest.mark.parametrize("who", ["started by the round", "of somebody"])
+def test_gpus_that_fall_free_without_a_word_bring_the_next_round_forward(bench: Any, poll: Any, who: str) -> None:
+    """A plain script that ends, or is killed, reports nothing."""
+    b = bench({"v100-1": ("v100", 1)}, "controller.round_s=600", "controller.event_round_s=0.2")
+    jobs = b.slurm.jobs
+    if who == "of somebody":
+        b.slurm.start(b.slurm.submit(comment=""), "v100-1")
+    else:
+        b.slurm.submit()
+    b.slurm.submit()
+    controller = b.new_controller()
+    started = []
+
+    def life() -> None:
+        try:
+            (runs,) = poll(lambda: b.slurm.batches and [j for j in jobs if jobs[j].state is JobState.RUNNING])
+            (waits,) = {*jobs} - {runs}
+            b.slurm.end(runs)
+            started.append(poll(lambda: jobs[waits].state is JobState.RUNNING))
+        finally:
+            controller.stop()
+
+    thread = threading.Thread(target=life)
+    thread.start()
+    controller.run()
+    thread.join()
+
+    assert started == [True]
+
+
+def test_slurm_is_asked_for_free_gpus_only_while_somebody_waits(bench: Any) -> None:
+    b = bench({"v100-1": ("v100", 1)})
+    runs = b.slurm.submit(comment="")
+    b.slurm.start(runs, "v100-1")
+    watch = Vacancies(b.slurm)
+    watch.begin(b.slurm.read().nodes)
+    b.slurm.away = True  # an answer would be an error
+    assert not watch.come()
+    watch.settle({}, ())
+    assert not watch.come()  # asked, without an answer
+    b.slurm.away = False
+    b.slurm.end(runs)
+    assert not watch.come()  # not asked any more
+    watch.begin(b.slurm.read().nodes)
+    watch.settle({}, ())
+    assert not watch.come()
+
+
+def test_what_a_round_stops_is_no_vacancy(bench: Any) -> None:
+    """Nor is who has come meanwhile; who leaves after that is."""
+    b = bench({"v100-1": ("v100", 2)})
+    first, second = b.slurm.submit(comment=""), b.slurm.submit(comment="")
+    b.slurm.start(first, "v100-1")
+    watch = Vacancies(b.slurm)
+    watch.begin(b.slurm.read().nodes)
+    b.slurm.end(first)
+    watch.settle({}, {"v100-1"})
+    assert not watch.come()
+    b.slurm.start(second, "v100-1")
+    assert not watch.come()
+    b.slurm.end(second)
+    assert watch.come()

@@ -230,6 +230,17 @@ def test_which_jobs_are_new(backend: Backend, slurm_cluster: PrivateCluster, pol
     assert backend.comments_since(first, end) == ("hadar:model=lm", "another")
 
 
+def test_how_many_gpus_are_in_use(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """As a whole read has it, without the queue."""
+    assert set(backend.gpus_in_use().values()) == {0}
+    job = submit(slurm_cluster, "--gres=gpu:1", "-N2")
+    running = poll(in_state(backend, job, JobState.RUNNING))
+    held = {node.name: sum(count for _, count in node.used) for node in backend.read().nodes}
+    assert backend.gpus_in_use() == held and {name for name, count in held.items() if count} == set(running.nodes)
+    backend.cancel([job])
+    poll(lambda: not any(backend.gpus_in_use().values()))
+
+
 def test_heterogeneous_jobs(backend: Backend, slurm_cluster: PrivateCluster) -> None:
     """Each component is one record, named as scontrol wants it, that says whose component it is."""
     job = submit(slurm_cluster, "--hold", "--gres=gpu:1", ":", "--gres=gpu:2")

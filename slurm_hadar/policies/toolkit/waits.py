@@ -64,8 +64,7 @@ class Obstacles:
             return Wait(Tier.CANNOT_RUN, "asks for no GPU")
         if not node_counts(form):
             evenly = "evenly " if form.uniform else ""
-            span = str(form.min_nodes) if form.min_nodes == form.max_nodes else f"{form.min_nodes} to {form.max_nodes}"
-            return Wait(Tier.CANNOT_RUN, f"{form.workers} GPUs cannot be split {evenly}over {span} nodes")
+            return Wait(Tier.CANNOT_RUN, f"{form.workers} GPUs cannot be split {evenly}over {_span(form)} nodes")
         return None
 
     def _types(self, job: Job) -> Wait | None:
@@ -95,7 +94,7 @@ class Obstacles:
         kind = "of one type " if form.mix is Mix.NEVER else ""
         where = "one node" if form.max_nodes == 1 else f"at most {form.max_nodes} nodes"
         if form.min_nodes > 1:
-            where = f"{form.min_nodes} to {form.max_nodes} nodes"
+            where = f"{_span(form)} nodes"
         largest = self._largest(job)
         return Wait(
             Tier.CANNOT_RUN,
@@ -147,3 +146,7 @@ class Obstacles:
         snapshot = self._arena.snapshot
         nodes = tuple(replace(n, taken={}, available=True) for n in snapshot.nodes)
         return Arena.of(replace(snapshot, nodes=nodes, jobs=()))
+
+
+def _span(form: Form) -> str:
+    return str(form.min_nodes) if form.min_nodes == form.max_nodes else f"{form.min_nodes} to {form.max_nodes}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable
@@ -31,6 +32,10 @@ def cluster(make_module_cluster: Callable[..., PrivateCluster]) -> PrivateCluste
 def live(cluster: PrivateCluster, make_live: Callable[[PrivateCluster], Any], empty: Callable[..., Any]) -> Any:
     """Jobs and controllers on the cluster of these tests, which has nothing in its queue."""
     return make_live(empty(cluster))
+
+
+def runs(live: Any, job: str) -> bool:
+    return bool(live.state_of(job) == "RUNNING")
 
 
 def full(live: Any, poll: Any) -> str:
@@ -326,6 +331,6 @@ def test_what_only_slurm_has_room_for_starts(live: Any, poll: Any) -> None:
     for options in asked.values():
         job = live.submit(*options)
         controller.run_round()
-        rounds_until(controller, lambda job=job: live.state_of(job) == "RUNNING", poll)
+        rounds_until(controller, functools.partial(runs, live, job), poll)
         assert live.field(job, "Restarts") == "0"
         leave(live, poll, job)

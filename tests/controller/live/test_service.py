@@ -81,9 +81,9 @@ def test_a_life_under_systemd(live: Any, manager: Manager, poll: Callable[..., A
     poll(lambda: "1 jobs, 1 steered" in manager.fields().get("STATUS", ""))
     assert manager.count["READY"] == 3 and "unknown key" not in manager.heard["STATUS"]
 
-    waiting = live.submit("--gres=gpu:4", "--nodes=6", comment="hadar:model=resnet18,batch=64,steps=1000000")
+    waiting = live.submit("--gres=gpu:4", "--nodes=6", comment="hadar:model=resnet18,batch=64,steps=1000000,types=v100")
     audit = live.state / "audit.jsonl"
-    poll(lambda: waiting in audit.read_text())
+    poll(lambda: f'"jobs":{{"{waiting}":' in audit.read_text())
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     (url,) = [m[0] for line in lines if (m := re.search(r"http://127.0.0.1:\d+/metrics", line["message"]))]
     with urllib.request.urlopen(url, timeout=20) as answer:

@@ -124,7 +124,7 @@ def test_a_node_that_has_lost_a_feature_keeps_who_runs_there() -> None:
     lost = {"features": "a100"}
     assert form_of(job(**lost), read("hadar:")[0], RECORD, FACTS, 0.0).nodes == frozenset()
     runs = replace(job(**lost), state=JobState.RUNNING, nodes=("k80-1",))
-    assert form_of(runs, read("hadar:")[0], RECORD, FACTS, 0.0).nodes == {"k80-1"}
+    assert form_of(runs, read("hadar:")[0], RECORD, FACTS, 0.0).nodes == frozenset({"k80-1"})
 
 
 def test_our_own_leases_and_node_lists_do_not_pin() -> None:
