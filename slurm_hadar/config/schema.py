@@ -61,10 +61,11 @@ class ControllerSection(_Section):
     mode: Mode = Field(Mode.OBSERVE, description="default mode; partitions may differ")
     round_s: float = Field(360.0, ge=ROUND_S[0], le=ROUND_S[1], description="length of a round")
     event_round_s: float = Field(
-        30.0,
+        10.0,
         ge=0,
-        description="a job that is submitted, ends or starts reporting brings the next round forward, but "
-        "not closer than this to the last one; 0 = never",
+        description="a job that is submitted, ends or starts reporting, and GPUs that fall free while jobs wait bring "
+        "the next round forward, but not closer to the last one than this, nor than 20 times what its reads took; "
+        "0 = never",
     )
     lease_rounds: float = Field(2.0, ge=1.5, le=10, description="a waiting job becomes eligible by itself after this")
     state_dir: Path | None = Field(

@@ -18,12 +18,12 @@ __all__ = ["SETTLE_S", "Cluster", "Outcome", "Seen", "SeenT", "asked_every_s"]
 
 #: From an event to the round that it brings forward: a job's last word comes before Slurm frees its GPUs.
 SETTLE_S = 0.5
-_ASKED = 10
+_ASKED = 5
 
 
 def asked_every_s(event_round_s: float) -> float:
-    """How often Slurm is asked for new jobs from half a second before a round may come: so many times in the shortest
-    time between two rounds, at most once a second."""
+    """How often Slurm is asked for new jobs and free GPUs from half a second before a round may come: so many times in
+    the shortest time between two rounds, at most once a second."""
     return max(1.0, event_round_s / _ASKED)
 
 

@@ -46,6 +46,7 @@ log = logging.getLogger(__name__)
 _WARNED = (WriteOutcome.REFUSED, WriteOutcome.INEFFECTIVE, WriteOutcome.UNDONE)
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
 _WATCHFUL_S = 0.1  # while a job that was asked to save may say any moment that it has
+_READING_SHARE = 0.05  # reads take at most this share of the time, when events bring the rounds forward
 _IDLE_S = 1.0  # the loop's callbacks come at least as often between two rounds
 _SILENT_S = 30.0  # after this long without a word on the channel, a running job's spool file is read
 
@@ -94,7 +95,7 @@ class SlurmCluster(Cluster[Observation]):
         self._over: list[JobRecord] = []  # ended, and not yet written down as such
         self._limit_due: float | None = None
         self._began = time.monotonic()
-        self._slow = False
+        self._read_s = 0.0
 
     def now(self) -> float:
         return time.time()
@@ -118,8 +119,11 @@ class SlurmCluster(Cluster[Observation]):
                 self._parts.channel.check()
             self._parts.callbacks.idle()  # which may change the length of a round
             settings, now = self._config.controller, time.monotonic()
-            due = self._began + settings.round_s * (2 if self._slow else 1)
-            early = self._began + settings.event_round_s if settings.event_round_s and not self._slow else due
+            slow = self._read_s > self._config.slurm.slow_read_s
+            due = self._began + settings.round_s * (2 if slow else 1)
+            early = due
+            if settings.event_round_s and not slow:
+                early = self._began + max(settings.event_round_s, self._read_s / _READING_SHARE)
             came, ask = self._parts.book.event.is_set(), max(ask, early - SETTLE_S)
             if ask <= now < due and early < due and until is None and not came:
                 ask = now + asked_every_s(settings.event_round_s)
@@ -163,12 +167,12 @@ class SlurmCluster(Cluster[Observation]):
         return standby
 
     def observe(self, acting_only: bool) -> Observation:
-        self._began, self._slow = time.monotonic(), False
+        self._began, self._read_s = time.monotonic(), 0.0
         if self._config.controller.event_round_s:
             self._newcomers.begin()
         self._read_spools()  # first: it may take seconds, and what Slurm shows is soon out of date
         state = self._parts.backend.read()
-        self._slow = state.read_s > self._config.slurm.slow_read_s
+        self._read_s = state.read_s
         self._vacancies.begin(state.nodes)
         if acting_only:
             self._clock.check()
