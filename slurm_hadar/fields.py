@@ -82,9 +82,9 @@ def _check_header(
 
 
 def number(text: str, where: str, field: str) -> float:
-    """A finite number. Raises TraceError."""
+    """A finite number, as tables have them: ``1_000`` and digits of other scripts are slips. Raises TraceError."""
     try:
-        value = float(text)
+        value = float(text) if text.isascii() and "_" not in text else math.nan
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

@@ -30,6 +30,7 @@ __all__ = [
 
 COLUMNS = ("arrival_s", "application", "exec_s", "deadline_s")
 _DRAWN_KEYS = ("apps", "load", "spread", "drift", "period")
+_LONG_AGO_S = 1e6
 _TWO = "short/10ms/80+long/100ms/20"
 
 
@@ -88,7 +89,19 @@ def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> t
             f"{where}: deadline_s {request.deadline_s:g} lies before arrival_s: it is a time on the clock of "
             "arrival_s; for a span after each arrival leave the column out and give --slo"
         )
-    return tuple(sorted(requests, key=lambda request: request.arrival_s))
+    return _near_zero(sorted(requests, key=lambda request: request.arrival_s))
+
+
+def _near_zero(requests: Sequence[TracedRequest]) -> tuple[TracedRequest, ...]:
+    """By a clock that begins with the trace, to the microsecond, where theirs began long before: epoch seconds are
+    2e-7 s apart as numbers, and what is due in the moment in which it ends would be late."""
+    origin_s = math.floor(requests[0].arrival_s)
+    if origin_s < _LONG_AGO_S:
+        return tuple(requests)
+    return tuple(
+        replace(r, arrival_s=round(r.arrival_s - origin_s, 6), deadline_s=round(r.deadline_s - origin_s, 6))
+        for r in requests
+    )
 
 
 def _become_later(requests: Sequence[TracedRequest]) -> bool:

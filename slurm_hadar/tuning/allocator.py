@@ -207,12 +207,17 @@ class Allocator:
         return [Grant(t.name, _taking(trial, min(width, Fraction(t.count)))) for t in self.pool if t.count]
 
     def _pays(self, run: Running, grant: Grant, cost_s: float) -> bool:
+        """By both tests of the paper, and for one that gives GPUs away ours: that it does not become the last to end,
+        since nobody waits for what it gives."""
         speed = self._speed[grant.gpu_type]
         now_s, then_s = (run.left_s / rate for rate in (run.rate, rate_at(run.trial, grant.width, speed)))
         if then_s < now_s:
             return grow(now_s, then_s, cost_s)
-        return grant.width < run.grant.width and shrink(
-            now_s, then_s, cost_s, float(run.grant.width) * run.speed, float(grant.width) * speed
+        last_s = max(other.left_s / other.rate for other in self.running.values())
+        return (
+            grant.width < run.grant.width
+            and then_s + cost_s <= last_s
+            and shrink(now_s, then_s, cost_s, float(run.grant.width) * run.speed, float(grant.width) * speed)
         )
 
     def _moved(self, run: Running, grant: Grant) -> bool | None:

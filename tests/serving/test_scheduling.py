@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -260,6 +261,32 @@ def test_many_strange_applications_are_worked_out_in_few_goes(many: int, monkeyp
 
     assert not any(math.isnan(end) for end in result.ends_s)
     assert len(goes) >= many if many < 32 else len(goes) < many / 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_known_runs_are_not_taken_for_all_there_are(seed: int) -> None:
+    """Five runs are known of an application whose longest take ten times as long as they: it is learned at once, and
+    few known runs do not promise that all of a large batch are as short."""
+    dice = random.Random(seed)
+    trace = [
+        TracedRequest(0.32 * (n // 20), "a", 0.05 * dice.lognormvariate(-1.125, 1.5), 0.32 * (n // 20) + 0.5)
+        for n in range(1500)
+    ]
+    trace[:5] = [replace(r, exec_s=0.02) for r in trace[:5]]
+
+    orloj, edf = (
+        simulate(trace, name, ServeOptions(LAW, (1.0,) * 4, profiled=5)).finish_rate for name in (Name.ORLOJ, Name.EDF)
+    )
+
+    assert orloj >= edf - 0.01
+
+
+def test_of_batches_of_equal_worth_the_smaller_goes() -> None:
+    """Where batches gain nothing, nobody waits for others."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(BatchLaw.linear(0.0, 8), 1.0, {"a": [0.01] * 50})})
+    for number in range(8):
+        scheduled.arrive(_request(number, "a", 10.0), 0.0)
+    assert len(scheduled.choose(0.0, [Worker("w")]).requests) == 1
 
 
 def test_an_application_that_became_faster_is_found_out() -> None:

@@ -67,6 +67,21 @@ def test_spans_that_seldom_lie_before_are_spans_too(tmp_path: Path) -> None:
     assert len(told) == 1 and trace[-1].deadline_s == pytest.approx(1.99 + 1.8)
 
 
+def test_epoch_seconds_change_nothing(tmp_path: Path) -> None:
+    """Requests of round times on a clock that began in 1970: as numbers those are 2e-7 s apart."""
+    found = []
+    for origin_s in (0, 1_764_000_000):
+        file = tmp_path / f"{origin_s}.csv"
+        lines = (f"{origin_s + n / 50:.2f},a,0.05,{origin_s + n / 50 + 0.1:.2f}\n" for n in range(200))
+        file.write_text(HEAD + "".join(lines))
+        assert read_trace(str(file))[-1].deadline_s == 4.08
+        made = CliRunner().invoke(
+            hadar, ["serve", "simulate", "--trace", str(file), "--scheduler", "edf", "--json", "-"]
+        )
+        found.append(json.loads(made.stdout)["finish_rate"])
+    assert found[0] == found[1] and 0 < found[0] < 1
+
+
 def test_few_deadlines_before_their_arrivals_are_mistakes(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(HEAD + "0,a,1,2\n5,a,1,2\n7,b,1,9\n9,b,1,12\n")

@@ -59,6 +59,10 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, says: 
         _read(tmp_path, text)
 
 
+def test_arrivals_may_be_epoch_seconds(tmp_path: Path) -> None:
+    assert _read(tmp_path, f"{HEADER}\na,1764000000.5,1,1,0,0\n")[0].arrival_ns == 1_764_000_000_500_000_000
+
+
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"trace .*none\.csv does not exist"):
         read_trace(tmp_path / "none.csv")

@@ -92,6 +92,17 @@ def test_every_trial_ends_and_nothing_beats_the_bound(case: Any, policy: Any, fo
     assert 0 < made.gpu_use <= 1 + 1e-9
 
 
+@given(groups(), st.floats(0.0, 60.0))
+def test_resizes_make_nobody_later(case: Any, resize_s: float) -> None:
+    """Whatever a resize costs: who gives GPUs away that nobody waits for does not become the last."""
+    trials, pool, limits = case
+    static, fluid = (
+        simulate([trials], pool, policy, limits, resize_s).makespan_s
+        for policy in (TuningPolicy.STATIC, TuningPolicy.FLUID)
+    )
+    assert fluid <= static * (1 + 1e-6)
+
+
 @given(groups())
 def test_grants_fit_into_the_pool(case: Any) -> None:
     """Within the widest that is allowed; somebody starts, and nobody waits while a GPU of the fastest type is free."""

@@ -19,17 +19,21 @@ _BLEND = 64  # atoms of mixtures
 
 
 class Window:
-    """The last observations of one application."""
+    """The last observations of one application, and of how many ``requests`` they are."""
 
     def __init__(self, longest: int = LONGEST) -> None:
         self._seen: deque[tuple[float, int]] = deque(maxlen=longest)
         self.last_s = float("-inf")
+        self.requests = 0
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def add(self, seconds: float, of: int, now_s: float) -> None:
         """The longest of so many requests took so long alone."""
+        if len(self._seen) == self._seen.maxlen:
+            self.requests -= self._seen[0][1]
+        self.requests += of
         self._seen.append((seconds, of))
         self.last_s = now_s
 
@@ -83,6 +87,11 @@ class Knowledge:
     def of(self, application: str) -> Distribution:
         """An application's own, or what is known of all."""
         return self._known.get(application, self.overall)
+
+    def seen(self, application: str) -> int:
+        """Of how many requests its observations are."""
+        window = self._windows.get(application)
+        return 0 if window is None else window.requests
 
     @property
     def applications(self) -> tuple[str, ...]:

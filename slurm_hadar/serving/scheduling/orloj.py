@@ -25,10 +25,11 @@ _SCORE_ATOMS = 16  # of the distributions that scores are computed from: each is
 _GRID = 128
 _PROBE_S = 10.0  # after so long without an observation a request is tried although it looks hopeless,
 _PROBE_SHARE = 0.01  # and while others are served no more often than takes so much of a worker's time
-_NEWS = 0.8  # of the shortest run known: less than that is worked in at once
+_NEWS = 0.8  # of the shortest run known, or the longest of it: what lies beyond is worked in at once
 _DUE = 50  # observations after which distributions are worked out anew
 _MANY = 32  # applications for which one more of what is news is waited for: to work it in looks at all of them
 _KEPT = 256  # batches whose times are worked out anew with them
+_LESS = 1 - 1e-9  # of a value: above that it is as much
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
 _AHEAD = 48  # requests times applications: where more wait the densest is first, and is found in time
 _LIKELY = 0.84  # a request is counted on where it is in time that likely: by one standard deviation
@@ -94,6 +95,16 @@ class Latencies:
             takes = {k: self.expected_s({application: k}, k) for k in self._sizes}
             within = {k: known.quantile(_LIKELY ** (1 / k)) * self._factors[k] for k in self._sizes}
             found = self._alone[application] = takes, within, sorted(takes, key=lambda k: takes[k] / k)
+        return found
+
+    def sure(self, counts: Mapping[str, int]) -> float:
+        """How likely it is that none of so many requests of each application takes longer than all that were seen of
+        it: the longest of n that are known and k to come is one of the n with probability n / (n + k). Our
+        definition."""
+        found = 1.0
+        for application, count in counts.items():
+            if known := self._knowledge.seen(application):
+                found *= known / (known + count)
         return found
 
     def worth(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> float:
@@ -178,8 +189,9 @@ class Orloj(Policy):
         if len(applications) == 1:
             application = applications.pop()
             alone_s = seconds / self.setup.law.factors[len(requests)]
-            shorter = alone_s < _NEWS * self.knowledge.of(application).times_s[0]
-            self._news += shorter or not self.knowledge.familiar(application)
+            known_s = self.knowledge.of(application).times_s
+            beyond = alone_s < _NEWS * known_s[0] or known_s[-1] < _NEWS * alone_s
+            self._news += beyond or not self.knowledge.familiar(application)
             self.knowledge.observe(application, alone_s, len(requests), now_s)
 
     @property
@@ -342,22 +354,25 @@ class Orloj(Policy):
             at_s += takes[size]
 
     def _densest(self, listed: Sequence[tuple[Request, float]], now_s: float, speed: float) -> _Weighed | None:
-        """Of the batches that can be formed of these, in the order of their scores."""
+        """Of the batches that can be formed of these, in the order of their scores; of equal ones the smaller. A run
+        longer than any that is known makes a whole batch late: what is expected in time is weighed by
+        :meth:`Latencies.sure`."""
         best: _Weighed | None = None
         factors, shortest_s = self.setup.law.factors, min(map(self._means.__getitem__, self._present))
         for size in reversed(self._usable(len(listed))):
-            if best is not None and self._at_most(size, shortest_s, speed) <= best.value:
+            if best is not None and self._at_most(size, shortest_s, speed) < best.value * _LESS:
                 continue
             parts = self._parts(listed, factors[size], size)
             for longest_s, taken, counts in self._together(parts):
-                if best is not None and self._at_most(len(taken), longest_s, speed) <= best.value:
+                if best is not None and self._at_most(len(taken), longest_s, speed) < best.value * _LESS:
                     continue
                 expected_s = self._latencies.expected_s(counts, len(taken)) / speed
-                if best is not None and len(taken) * self._most_cost <= best.value * expected_s:
+                if best is not None and len(taken) * self._most_cost < best.value * _LESS * expected_s:
                     continue
                 on_time = self._latencies.worth(taken, counts, now_s, speed)
-                value = on_time / expected_s
-                if value > (0.0 if best is None else best.value):
+                value = on_time * self._latencies.sure(counts) / expected_s
+                smaller = best is not None and len(taken) < len(best.requests)
+                if value > (0.0 if best is None else best.value * (_LESS if smaller else 1.0)):
                     best = _Weighed(taken, counts, expected_s, on_time, value)
         return best
 

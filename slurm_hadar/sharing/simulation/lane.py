@@ -48,8 +48,9 @@ class LaneClock:
         if self._policy in STEADY:
             first = self._first()
             return self._under_way_ns + first.left * first.iteration_ns
-        runs = self._runs()
-        return self._under_way_ns + min(start_ns(runs, run, run.left - 1) + run.iteration_ns for run in runs)
+        runs = self._runs()  # turns go by what was passed: whose last has the least of it ends first
+        run = min(runs, key=lambda r: (r.passed + (r.left - 1) * r.stride, r.order))
+        return self._under_way_ns + start_ns(runs, run, run.left - 1) + run.iteration_ns
 
     def advance(self, work_ns: int) -> dict[str, int]:
         """Let ``work_ns`` pass, at most :meth:`next_end_ns`. For each session that was given turns: after how long the

@@ -44,7 +44,7 @@ def simulate(
         run = _Group(group, Allocator(pool, limits, resize_s, policy, form))
         run.play()
         now_s, busy_s, resizes = now_s + run.now_s, busy_s + run.busy_s, resizes + run.resizes
-    use = busy_s / (now_s * sum(t.count for t in pool)) if now_s > 0 else 0.0
+    use = min(1.0, busy_s / (now_s * sum(t.count for t in pool))) if now_s > 0 else 0.0
     bound_s = sum(lower_bound_s(group, pool, limits) for group in groups)
     return TuningResult(policy, now_s, use, resizes, bound_s)
 
