@@ -294,6 +294,15 @@ def test_a_policy_that_starves_a_job_ends_with_its_reason(
     assert row(result, "c").completion_s > 1e6 and len(result.rounds) < 1000
 
 
+def test_a_policy_that_waits_until_a_long_job_would_have_ended_elsewhere_is_waited_for(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace]
+) -> None:
+    """Strict A-SRPT starts it only then: 500 rounds without a step."""
+    jobs = trace(job("a", steps=180_000, v100=1))
+    result = simulate(jobs, registry.get("asrpt", strict=True), SimOptions("v100:1x1"))
+    assert row(result, "a").completion_s == pytest.approx(360_000, rel=0.01)
+
+
 def test_a_start_that_takes_many_rounds_is_no_idleness(
     job: Callable[..., TraceJob], trace: Callable[..., Trace]
 ) -> None:

@@ -16,6 +16,7 @@ from slurm_hadar.cli.common import Number, console, facts_table, policy_settings
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.observe.graphs import network_of
+from slurm_hadar.controller.words import plain
 from slurm_hadar.fields import LATEST_S, MOST_PAUSE_S
 from slurm_hadar.forks import OVERHEAD
 from slurm_hadar.model import Fork, Kept, Mix, Pairing
@@ -311,7 +312,7 @@ def _complain(result: SimResult) -> int:
     job, why = next(iter(result.unfinished.items()))
     more = f" (and {len(result.unfinished) - 1} more)" if len(result.unfinished) > 1 else ""
     nothing = "no job was done" if not result.counted else "not all jobs were done"
-    click.echo(f"hadar: {nothing}: job {job}{more}: {why}", err=True)
+    click.echo(plain(f"hadar: {nothing}: job {job}{more}: {why}"), err=True)
     return 0 if result.counted else 1
 
 

@@ -85,10 +85,14 @@ def _rates(
         if not column.startswith(_RATE) or not text:
             continue
         gpu_type, colon, gpus = column.removeprefix(_RATE).partition(":")
+        if not gpu_type:
+            raise TraceError(f"{where}: column {column!r} names no GPU type; write {_RATE}TYPE")
         workers = whole(gpus, where, f"GPUs of column {column}") if colon else gangs[0]
         if workers not in gangs:
             raise TraceError(f"{where}: {column} has a rate, but the job has no gang of {workers}")
         at_size = rates if workers == gangs[0] else scaled.setdefault(workers, {})
+        if gpu_type in at_size:
+            raise TraceError(f"{where}: two columns have a rate of {workers} GPUs of {gpu_type}; leave one empty")
         at_size[gpu_type] = positive(text, where, column, MOST_STEPS_PER_S)
     return rates, scaled
 

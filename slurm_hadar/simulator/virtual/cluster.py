@@ -22,8 +22,9 @@ from slurm_hadar.simulator.virtual.usage import UsageSums
 
 __all__ = ["Interval", "Scenario", "Observation", "Timing", "VirtualCluster"]
 
-#: Rounds without a single step before the simulation jumps ahead or gives up, and those that a start may take besides.
+#: Rounds without a single step before the simulation jumps ahead or gives up; more where starts and jobs take long.
 _PATIENCE_ROUNDS = 200
+_MOST_MORE = 10_000  # rounds of more patience where jobs are long
 _PATIENCE_JUMPS = 20  # jumps without a single step between them before it gives up
 
 
@@ -120,9 +121,7 @@ class VirtualCluster(Cluster[Observation]):
         self._active: dict[str, VirtualJob] = {}
         self._running: dict[str, VirtualJob] = {}
         self._finished: list[tuple[str, str]] = []
-        pauses = (max(job.terms.restart_s, job.terms.start_s) for job in jobs)
-        starting_s = timing.save_s + max(pauses, default=0.0)
-        self._patience = _PATIENCE_ROUNDS + math.ceil(starting_s / timing.round_s)
+        self._patience = _patience(jobs, timing)
         self._usage = {"user": UsageSums(usage_half_life_s), "account": UsageSums(usage_half_life_s)}
         self._shown_nodes: tuple[Node, ...] = tuple(nodes)
         self._idle_rounds = self._vain_jumps = self._rounds = 0
@@ -423,3 +422,12 @@ class VirtualCluster(Cluster[Observation]):
         since = math.floor(job.held)  # Slurm tells times of starts in whole seconds
         young = unmovable_reason(self._guard, job.moves + job.preemptions, since, self._now)
         return job.fixed or young or job.measuring(self._now)
+
+
+def _patience(jobs: Sequence[VirtualJob], timing: Timing) -> int:
+    """Rounds without a step after which nobody will make one: while jobs start, and while a policy such as A-SRPT waits
+    until a job would have ended elsewhere, none is to be expected."""
+    starting_s = timing.save_s + max((max(job.terms.restart_s, job.terms.start_s) for job in jobs), default=0.0)
+    longest_s = max((job.total / rate for job in jobs if (rate := job.template.best_rate()) > 0), default=0.0)
+    starting, longest = (math.ceil(span_s / timing.round_s) for span_s in (starting_s, longest_s))
+    return _PATIENCE_ROUNDS + starting + min(_MOST_MORE, longest)

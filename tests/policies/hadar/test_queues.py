@@ -13,6 +13,7 @@ from scipy.optimize import linear_sum_assignment, linprog
 
 from slurm_hadar.model import Form, Job, Node, Snapshot, Speed
 from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
+from slurm_hadar.policies.hadar.lookahead.makespan import with_leftovers
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
 from slurm_hadar.policies.hadar.lookahead.prices import Aim, assign, balance, set_target
 from slurm_hadar.policies.toolkit.arena import Arena
@@ -246,6 +247,39 @@ def test_critical_are_those_that_would_be_late_if_they_waited() -> None:
     then = set_target(half_a_minute_on, Aim.of(0.5), area, at_once.end, fresh=False)
     assert then.critical.tolist() == [True, False, False]
     assert set_target(outlook, Aim.of(1.0), area, 0.0, fresh=True).critical.all()
+
+
+def test_who_runs_since_it_could_not_wait_still_cannot() -> None:
+    """Its time and the time left fall alike, and the margin with them: it is not stopped halfway for that."""
+    outlook = outlook_of([[1000.0], [100.0]], (1,))
+    aim = Aim.of(0.5)
+    late = replace(outlook, run_s=outlook.run_s * [[0.1], [1.0]], running=np.array([True, False]))
+    end, critical = NOW + 105.0, np.array([True, True])
+    area = late.run_s * late.workers * 0.1  # a bound that does not move the target
+    assert set_target(late, aim, area, end, False).critical.tolist() == [False, False]
+    assert set_target(late, aim, area, end, False, critical).critical.tolist() == [True, False]
+    assert set_target(late, aim, area, end, True, critical).critical.tolist() == [False, False]
+
+
+def test_gpus_that_gangs_leave_unusable_count_for_the_makespan() -> None:
+    """Three gangs of two on three GPUs go one after the other; not so of one, nor where two fit beside each other."""
+    for gpus, gangs, least_s in (
+        (3, (2, 2, 2), 30.0),
+        (3, (1, 1, 1), 10.0),
+        (4, (2, 2, 2, 2), 20.0),
+        (8, (5, 6), 20.0),
+    ):
+        outlook = outlook_of([[10.0]] * len(gangs), (gpus,), dict(enumerate(gangs)))
+        target = set_target(outlook, Aim.of(1.0), outlook.run_s * outlook.workers, 0.0, fresh=True)
+        assert target.end - NOW == pytest.approx(least_s)
+
+
+@given(st.integers(1, 40), st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_gangs_that_fit_together_fit_with_what_they_leave(gpus: int, gangs: list[int]) -> None:
+    fitting = list(itertools.takewhile(lambda n: sum(gangs[:n]) <= gpus, range(1, len(gangs) + 1)))
+    together = np.array(gangs[: len(fitting)], float)
+    for taken in with_leftovers(together, np.full(len(together), float(gpus)), np.ones(len(together), bool)):
+        assert taken.sum() <= gpus * (1 + 1e-9)
 
 
 def test_the_target_stays_unless_jobs_come_or_the_bound_forces_it() -> None:

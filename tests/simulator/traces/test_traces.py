@@ -107,6 +107,15 @@ HEADER = "job_id,arrival_s,model,gpus,steps,batch,mix,nodes,deadline_s,restart_s
         (HEADER + "a,0,lm,1,5,,,3-2,,,\n", "t.trace:2: nodes must be N or N-M with N <= M, not '3-2'"),
         (HEADER + "a,0,lm,1,5,,,,0,,\n", "t.trace:2: deadline_s must be above 0, not '0'"),
         (HEADER + "a,0,lm,1,5,,,,,-2,\n", "t.trace:2: restart_s must not be negative"),
+        (
+            HEADER.replace("batch", "steps_per_s:v100:1") + "a,0,lm,1,5,1,,,,,1\n",
+            "t.trace:2: two columns have a rate of 1 GPUs of v100",
+        ),
+        (
+            HEADER.replace("batch", "steps_per_s:") + "a,0,lm,1,5,1,,,,,1\n",
+            "t.trace:2: column 'steps_per_s:' names no GPU type; write steps_per_s:TYPE",
+        ),
+        (HEADER + "a,0,lm,1,1_0,,,,,,1\n", "t.trace:2: steps must be a number, not '1_0'"),
         (HEADER + "a,0,lm,1,5,,,,,,fast\n", "t.trace:2: steps_per_s:v100 must be a number, not 'fast'"),
         (HEADER + "a,0,,1,5,,,,,,\n", "t.trace:2: model is empty, and there is no steps_per_s:TYPE column to go by"),
         (HEADER + ",0,lm,1,5,,,,,,\n", "t.trace:2: job_id is empty"),

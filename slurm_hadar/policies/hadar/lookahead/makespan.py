@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["shadow_prices"]
+__all__ = ["shadow_prices", "with_leftovers"]
 
 _ITERATIONS = 80
+_LEFTOVERS = 3  # the functions that tell of gangs above a half, a third and a quarter of the GPUs
 
 
 def shadow_prices(gpu_seconds: NDArray[np.float64], gpus: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
@@ -43,3 +44,29 @@ def shadow_prices(gpu_seconds: NDArray[np.float64], gpus: NDArray[np.float64]) -
         )
         prices = prices * (total / (gpus * prices).sum())
     return best, float(bound)
+
+
+def with_leftovers(
+    workers: NDArray[np.float64], gpus: NDArray[np.float64], possible: NDArray[np.bool_]
+) -> list[NDArray[np.float64]]:
+    """What gangs take of their GPUs with those that they leave and nobody else can use, as three of five. In place of
+    ``workers`` it bounds the makespan too, and sometimes better.
+
+    Dual feasible functions (Fekete and Schepers, 2001) of the share ``x`` that a gang takes: ``floor((k + 1) x) / k``
+    where ``(k + 1) x`` is no whole number, else ``x``. Shares that fit together still do then.
+
+    Parameters
+    ----------
+    workers: GPUs per gang. gpus: how many there are where it runs. possible: whether it can run there. All of shape
+    (n, k), or of one that numpy brings to it.
+
+    Returns arrays of that shape, only those with a possible entry above ``workers``.
+    """
+    share, found = np.minimum(workers / gpus, 1.0), []
+    for k in range(1, _LEFTOVERS + 1):
+        times = share * (k + 1)
+        whole = np.abs(times - np.round(times)) < 1e-9
+        taken = np.where(whole, share, np.floor(times) / k) * gpus
+        if ((taken > workers + 1e-9) & possible).any():
+            found.append(np.maximum(taken, 1e-12))
+    return found

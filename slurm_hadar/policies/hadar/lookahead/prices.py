@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from slurm_hadar.model import Mix
 from slurm_hadar.policies.hadar.lookahead import doubt
-from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
+from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices, with_leftovers
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
 
 __all__ = ["Aim", "Queues", "Target", "as_planned", "assign", "balance", "per_pool", "set_target"]
@@ -65,16 +66,22 @@ class Target:
     left_s: float
 
 
-def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: bool) -> Target:
-    """The makespan to aim at, from the one aimed at before.
+def set_target(
+    outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: bool, critical: Bools | None = None
+) -> Target:
+    """The makespan to aim at, from the one aimed at before, when ``critical`` could not wait.
 
     The lower bound is the larger of the fluid makespan and the longest run time. With ``fresh`` jobs in the queue the
     target may move to ``1 + slack`` times the bound; otherwise it moves only as far as the bound forces it to.
     """
     now = outlook.arena.snapshot.time
     capacity = np.maximum(outlook.gpus, 1.0)
-    least = per_pool(outlook, area)
-    price, bound = shadow_prices(least, capacity)
+    price, bound = shadow_prices(per_pool(outlook, area), capacity)
+    for taken in _with_leftovers(outlook, capacity):
+        larger = outlook.run_s * taken
+        other, higher = shadow_prices(per_pool(outlook, larger), capacity)
+        if higher > bound:
+            price, bound, area = other, higher, larger
     best_s = outlook.best_s
     bound = max(bound, float(best_s[np.isfinite(best_s)].max(initial=0.0)))
     end = max(before, now + bound * (1.0 + (aim.slack if fresh else 0.0)))
@@ -82,7 +89,17 @@ def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: b
     worth = np.where(outlook.run_s <= 1.0001 * bound, price[outlook.pool_of] * area, np.inf)
     column = worth.argmin(axis=1)
     need_s = outlook.run_s[np.arange(len(column)), column]
-    return Target(end, price, column, need_s, _late(outlook, column, need_s, left_s * (1.0 - aim.margin)), left_s)
+    late = _late(outlook, column, need_s, left_s * (1.0 - aim.margin))
+    if critical is not None and not fresh:
+        late |= critical & outlook.running  # the margin shrinks with the time left, but they still cannot wait
+    return Target(end, price, column, need_s, late, left_s)
+
+
+def _with_leftovers(outlook: Outlook, capacity: Floats) -> list[Floats]:
+    """None where a gang may be on several pools at once."""
+    if any(job.form.mix is not Mix.NEVER for job in outlook.jobs):
+        return []
+    return with_leftovers(outlook.workers, capacity[outlook.pool_of], np.isfinite(outlook.run_s))
 
 
 def _late(outlook: Outlook, column: Ints, need_s: Floats, most_s: float) -> Bools:

@@ -95,7 +95,7 @@ def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
         if (every := _every(able)) is not None:
             best.improve(every)
         rng = np.random.default_rng(0)
-        for _ in range(_batches(len(able), outlook.run_s.shape[1])):
+        for _ in range(_batches(len(able), int(np.isfinite(problem.seconds).any(axis=0).sum()))):
             plans = best.plan.repeated(0, _BATCH)
             _exchange(plans, able, movable, rng)
             best.improve(plans)
