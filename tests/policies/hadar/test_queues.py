@@ -249,18 +249,6 @@ def test_critical_are_those_that_would_be_late_if_they_waited() -> None:
     assert set_target(outlook, Aim.of(1.0), area, 0.0, fresh=True).critical.all()
 
 
-def test_who_runs_since_it_could_not_wait_still_cannot() -> None:
-    """Its time and the time left fall alike, and the margin with them: it is not stopped halfway for that."""
-    outlook = outlook_of([[1000.0], [100.0]], (1,))
-    aim = Aim.of(0.5)
-    late = replace(outlook, run_s=outlook.run_s * [[0.1], [1.0]], running=np.array([True, False]))
-    end, critical = NOW + 105.0, np.array([True, True])
-    area = late.run_s * late.workers * 0.1  # a bound that does not move the target
-    assert set_target(late, aim, area, end, False).critical.tolist() == [False, False]
-    assert set_target(late, aim, area, end, False, critical).critical.tolist() == [True, False]
-    assert set_target(late, aim, area, end, True, critical).critical.tolist() == [False, False]
-
-
 def test_gpus_that_gangs_leave_unusable_count_for_the_makespan() -> None:
     """Three gangs of two on three GPUs go one after the other; not so of one, nor where two fit beside each other."""
     for gpus, gangs, least_s in (

@@ -66,10 +66,8 @@ class Target:
     left_s: float
 
 
-def set_target(
-    outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: bool, critical: Bools | None = None
-) -> Target:
-    """The makespan to aim at, from the one aimed at before, when ``critical`` could not wait.
+def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: bool) -> Target:
+    """The makespan to aim at, from the one aimed at before.
 
     The lower bound is the larger of the fluid makespan and the longest run time. With ``fresh`` jobs in the queue the
     target may move to ``1 + slack`` times the bound; otherwise it moves only as far as the bound forces it to.
@@ -89,10 +87,7 @@ def set_target(
     worth = np.where(outlook.run_s <= 1.0001 * bound, price[outlook.pool_of] * area, np.inf)
     column = worth.argmin(axis=1)
     need_s = outlook.run_s[np.arange(len(column)), column]
-    late = _late(outlook, column, need_s, left_s * (1.0 - aim.margin))
-    if critical is not None and not fresh:
-        late |= critical & outlook.running  # the margin shrinks with the time left, but they still cannot wait
-    return Target(end, price, column, need_s, late, left_s)
+    return Target(end, price, column, need_s, _late(outlook, column, need_s, left_s * (1.0 - aim.margin)), left_s)
 
 
 def _with_leftovers(outlook: Outlook, capacity: Floats) -> list[Floats]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
-from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
+from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
 from slurm_hadar.policies.hadar.lookahead.planning.search import MOST_JOBS, LastPlan, Problem, Schedule, search
 from slurm_hadar.policies.hadar.lookahead.prices import (
     Aim,
@@ -80,7 +80,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     leaning = _leaning(rules, outlook)
     target = _target(outlook, leaning, before)
     queues, terminal = _assigned(outlook, seconds, weights, before, target)
-    memory: dict[str, Any] = {} if target is None else _aimed(outlook, target)
+    memory: dict[str, Any] = {} if target is None else {"end": target.end}
     memory["time"] = outlook.arena.snapshot.time
     memory["columns"] = {j.job_id: before.keys[k] for j, k in zip(outlook.jobs, queues.column, strict=True)}
     memory["away"] = _away(outlook, before.known)
@@ -99,10 +99,6 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     still = before.same_instant and alone
     settled = still and before.same_jobs
     return Queueing(outlook, queues, weights, target, memory, patient, still, settled, schedule, planned)
-
-
-def _aimed(outlook: Outlook, target: Target) -> dict[str, Any]:
-    return {"end": target.end, "critical": [outlook.jobs[r].job_id for r in np.flatnonzero(target.critical)]}
 
 
 def _away(outlook: Outlook, known: Mapping[str, str]) -> dict[str, str]:
@@ -202,8 +198,7 @@ def _with_start(rules: Rules, outlook: Outlook) -> Floats:
 class _Recalled:
     """What the last round left. ``keys[k]``: names of the columns that hold over rounds; ``known``: that of each job
     that a round has decided about; ``column[n]``: -1 for a job that is new; ``terminal[p]``: the pools' terminal
-    weights; ``end``: the makespan aimed at, 0 if none was; ``critical[n]``: who could not wait for that, and would lose
-    something by a stop.
+    weights; ``end``: the makespan aimed at, 0 if none was.
 
     ``same_instant``: no time has passed since and nobody is new, so nothing is to be gained, and nobody shall move.
     """
@@ -213,7 +208,6 @@ class _Recalled:
     column: Ints
     terminal: Floats
     end: float
-    critical: Bools
     same_instant: bool
     same_jobs: bool
     plan: LastPlan
@@ -236,9 +230,7 @@ class _Recalled:
         again = not (column < 0).any() and memory.get("time") == outlook.arena.snapshot.time
         same = len(decided) == len(column) and all(j.job_id in decided for j in outlook.jobs)
         end, plan = float(memory.get("end", 0.0)), _last_plan(outlook, memory.get("plan", []), index)
-        late = {*memory.get("critical", ())}
-        critical = np.array([j.job_id in late and j.restart_cost_s > 0 for j in outlook.jobs], bool)
-        return cls(keys, known, column, weights, end, critical, bool(again), same, plan)
+        return cls(keys, known, column, weights, end, bool(again), same, plan)
 
 
 def _last_plan(outlook: Outlook, remembered: Sequence[Sequence[str]], index: Mapping[str, int]) -> LastPlan:
@@ -260,7 +252,7 @@ def _target(outlook: Outlook, leaning: float, before: _Recalled) -> Target | Non
     aim = Aim.of(leaning)
     if aim is None:
         return None
-    return set_target(outlook, aim, outlook.run_s * outlook.workers, before.end, before.fresh, before.critical)
+    return set_target(outlook, aim, outlook.run_s * outlook.workers, before.end, before.fresh)
 
 
 def _assigned(
