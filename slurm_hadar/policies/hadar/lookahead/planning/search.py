@@ -26,6 +26,7 @@ MOST_JOBS = 512  # to play a plan takes as many steps
 _BATCH = 64  # plans that are played at a time
 _MOST_BATCHES, _FEWEST_BATCHES = 12, 3
 _PER_COLUMN = 2  # as many batches at least: where jobs have gangs of many sizes there is more to look at
+_MANY_COLUMNS = 48  # beyond these only columns count that somebody can use: a list of sizes may be as long as it likes
 _SOME_JOBS = 64  # so many are changed in as many batches as may be; of more jobs, less is changed
 _MOST_IN_ALL = 2048  # orders times columns: where there are no more, all of them are tried
 _TIES = 1e-3  # what the mean completion time counts where the makespan alone is the aim
@@ -95,7 +96,8 @@ def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
         if (every := _every(able)) is not None:
             best.improve(every)
         rng = np.random.default_rng(0)
-        for _ in range(_batches(len(able), int(np.isfinite(problem.seconds).any(axis=0).sum()))):
+        used = int(np.isfinite(problem.seconds).any(axis=0).sum())
+        for _ in range(_batches(len(able), max(used, min(problem.seconds.shape[1], _MANY_COLUMNS)))):
             plans = best.plan.repeated(0, _BATCH)
             _exchange(plans, able, movable, rng)
             best.improve(plans)
