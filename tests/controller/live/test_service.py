@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -161,6 +162,9 @@ def test_the_controller_follows_slurmctld_to_the_backup(
         # what comes finds no GPU, else Slurm might start it before any controller does
         busy = live.submit("--gres=gpu:2")
         poll(lambda: live.state_of(busy) == "RUNNING")
+        # written down, else the second slurmctld starts it once more, and drains the node for that
+        saved, running = cluster.conf.parents[1] / "state" / "job_state", time.time()
+        poll(lambda: saved.stat().st_mtime > running, 60)
 
         cluster.kill_slurmctld()
         poll(lambda: cluster.run(["squeue"], check=False).returncode == 0, 60)
