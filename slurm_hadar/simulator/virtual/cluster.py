@@ -121,7 +121,7 @@ class VirtualCluster(Cluster[Observation]):
         self._active: dict[str, VirtualJob] = {}
         self._running: dict[str, VirtualJob] = {}
         self._finished: list[tuple[str, str]] = []
-        self._patience = _patience(jobs, timing)
+        self._patience, self._last_patience = _patience(jobs, timing)
         self._usage = {"user": UsageSums(usage_half_life_s), "account": UsageSums(usage_half_life_s)}
         self._shown_nodes: tuple[Node, ...] = tuple(nodes)
         self._idle_rounds = self._vain_jumps = self._rounds = 0
@@ -323,10 +323,12 @@ class VirtualCluster(Cluster[Observation]):
         self._idle_rounds += 1
         if self._idle_rounds < self._patience:
             return
-        self._idle_rounds = 0
-        self._vain_jumps += 1
         ahead = [self._queue[-1].arrival] if self._queue else []
         ahead += [moment for moment, back, name in self._outages if back and not self._nodes[name].available]
+        if not ahead and not self._running and self._idle_rounds < self._last_patience:
+            return
+        self._idle_rounds = 0
+        self._vain_jumps += 1
         if not ahead or self._vain_jumps > _PATIENCE_JUMPS:
             self._stopped = self.gave_up = True
         elif not self._running:
@@ -424,10 +426,10 @@ class VirtualCluster(Cluster[Observation]):
         return job.fixed or young or job.measuring(self._now)
 
 
-def _patience(jobs: Sequence[VirtualJob], timing: Timing) -> int:
-    """Rounds without a step after which nobody will make one: while jobs start, and while a policy such as A-SRPT waits
-    until a job would have ended elsewhere, none is to be expected."""
+def _patience(jobs: Sequence[VirtualJob], timing: Timing) -> tuple[int, int]:
+    """Rounds without a step after which nobody will make one: starts take their time. And those where nobody runs and
+    nothing is to come: a policy such as strict A-SRPT starts nobody until the first would have ended elsewhere."""
     starting_s = timing.save_s + max((max(job.terms.restart_s, job.terms.start_s) for job in jobs), default=0.0)
     longest_s = max((job.total / rate for job in jobs if (rate := job.template.best_rate()) > 0), default=0.0)
     starting, longest = (math.ceil(span_s / timing.round_s) for span_s in (starting_s, longest_s))
-    return _PATIENCE_ROUNDS + starting + min(_MOST_MORE, longest)
+    return _PATIENCE_ROUNDS + starting, _PATIENCE_ROUNDS + starting + min(_MOST_MORE, longest)
