@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -140,26 +141,33 @@ def test_without_an_answer_nobody_has_come(bench: Any) -> None:
     assert not watch.come()
 
 
-def test_a_job_that_is_submitted_brings_the_next_round_forward(bench: Any, poll: Any) -> None:
-    """Not closer than controller.event_round_s to the last one."""
-    b = bench(None, "controller.round_s=600", "controller.event_round_s=0.2")
-    controller = b.new_controller()
-    started = []
+def _beside(controller: Any, life: Callable[[], object]) -> object:
+    """What ``life`` gives while the controller runs, which ends with it."""
+    found: list[object] = []
 
-    def user() -> None:
+    def live() -> None:
         try:
-            poll(lambda: b.slurm.reads)
-            job = b.slurm.submit()
-            started.append(poll(lambda: b.slurm.jobs[job].state is JobState.RUNNING))
+            found.append(life())
         finally:
             controller.stop()
 
-    thread = threading.Thread(target=user)
+    thread = threading.Thread(target=live)
     thread.start()
     controller.run()
     thread.join()
+    return found and found[0]
 
-    assert started == [True]
+
+def test_a_job_that_is_submitted_brings_the_next_round_forward(bench: Any, poll: Any) -> None:
+    """Not closer than controller.event_round_s to the last one."""
+    b = bench(None, "controller.round_s=600", "controller.event_round_s=0.2")
+
+    def user() -> object:
+        poll(lambda: b.slurm.reads)
+        job = b.slurm.submit()
+        return poll(lambda: b.slurm.jobs[job].state is JobState.RUNNING)
+
+    assert _beside(b.new_controller(), user)
 
 
 @pytest.mark.parametrize("who", ["started by the round", "of somebody"])
@@ -172,24 +180,14 @@ def test_gpus_that_fall_free_without_a_word_bring_the_next_round_forward(bench: 
     else:
         b.slurm.submit()
     b.slurm.submit()
-    controller = b.new_controller()
-    started = []
 
-    def life() -> None:
-        try:
-            (runs,) = poll(lambda: b.slurm.batches and [j for j in jobs if jobs[j].state is JobState.RUNNING])
-            (waits,) = {*jobs} - {runs}
-            b.slurm.end(runs)
-            started.append(poll(lambda: jobs[waits].state is JobState.RUNNING))
-        finally:
-            controller.stop()
+    def life() -> object:
+        (runs,) = poll(lambda: b.slurm.batches and [j for j in jobs if jobs[j].state is JobState.RUNNING])
+        (waits,) = {*jobs} - {runs}
+        b.slurm.end(runs)
+        return poll(lambda: jobs[waits].state is JobState.RUNNING)
 
-    thread = threading.Thread(target=life)
-    thread.start()
-    controller.run()
-    thread.join()
-
-    assert started == [True]
+    assert _beside(b.new_controller(), life)
 
 
 def test_slurm_is_asked_for_free_gpus_only_while_somebody_waits(bench: Any) -> None:
