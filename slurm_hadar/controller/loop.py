@@ -26,6 +26,8 @@ __all__ = ["Controller", "RoundResult"]
 
 log = logging.getLogger(__name__)
 _FORESEE_SHARE = 0.02  # of a round
+_FORESEE_REST = 15  # times what looking ahead took, where events bring rounds forward
+_FORESEE_LITTLE_S = 0.2  # nothing to rest from
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class Controller(Generic[SeenT]):
         self._callbacks = callbacks or LoopCallbacks()
         self._memory = recorder.recall()
         self._peek: Peek | None = None
+        self._rests_until = 0.0
         #: Rounds, and looks ahead, that were given up for failures that nobody has foreseen; for the metrics.
         self.failures = 0
 
@@ -114,13 +117,18 @@ class Controller(Generic[SeenT]):
         return result
 
     def _look_ahead(self) -> None:
-        """Work out when the jobs that wait will start; a failure costs no more than that."""
+        """Work out when the jobs that wait will start, not after every round where that takes long and rounds come
+        often; a failure costs no more than that."""
         peek, self._peek = self._peek, None
-        if peek is not None:
-            try:
-                self._recorder.foresee(peek, self._config, self._foresee_s)
-            except UNFORESEEN as error:
-                self._tell_failure("looking ahead", error)
+        began = time.monotonic()
+        if peek is None or began < self._rests_until:
+            return
+        try:
+            self._recorder.foresee(peek, self._config, self._foresee_s)
+        except UNFORESEEN as error:
+            self._tell_failure("looking ahead", error)
+        took_s = time.monotonic() - began
+        self._rests_until = began + (_FORESEE_REST * took_s if took_s > _FORESEE_LITTLE_S else 0.0)
 
     def _tell_failure(self, what: str, error: BaseException) -> str:
         self.failures += 1

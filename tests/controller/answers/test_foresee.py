@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -300,3 +301,22 @@ def test_three_on_a_gpu_end_by_what_they_keep_and_one_of_them_is_the_host_of_the
 
     ends = [(fates[j].end or 0.0) - NOW for j in "123"]
     assert ends == pytest.approx([1.2e4, 1.4e4, 3.2e4], abs=120.0)
+
+
+def test_who_looks_ahead_for_long_rests_from_it(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds may come every few seconds; looking ahead after each would keep the processor busy."""
+    b = bench({"v100-1": ("v100", 1)})
+    for _ in range(2):
+        b.slurm.submit()
+    controller, now, looks = b.new_controller(), [100.0], []
+
+    def look(*_: Any) -> None:
+        looks.append(now[0])
+        now[0] += 2.0
+
+    monkeypatch.setattr("slurm_hadar.controller.record.recorder.JournalRecorder.foresee", look)
+    monkeypatch.setattr("slurm_hadar.controller.loop.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for moment in (100.0, 110.0, 129.0, 131.0):
+        now[0] = moment
+        controller.run_round()
+    assert looks == [100.0, 131.0]
