@@ -81,7 +81,8 @@ class ControllerSection(_Section):
         ge=0,
         le=60,
         description="CPU seconds a round, and at most 2 % of its length, for expected starts of the "
-        "jobs that wait, which the dashboard, `top` and `queue --json` show; 0 = none",
+        "jobs that wait, which the dashboard, `top` and `queue --json` show; less often where events bring rounds "
+        "forward; 0 = none",
     )
     ha: Literal["primary", "any"] = Field(
         "primary", description="with several SlurmctldHost: act only on the host whose slurmctld acts; any = everywhere"
