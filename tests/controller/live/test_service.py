@@ -164,6 +164,7 @@ def test_the_controller_follows_slurmctld_to_the_backup(
         poll(lambda: live.state_of(busy) == "RUNNING")
         # written down, else the second slurmctld starts it once more, and drains the node for that
         saved, running = cluster.conf.parents[1] / "state" / "job_state", time.time()
+        cluster.run(["scontrol", "update", f"JobId={busy}", "JobName=known"])  # brings it about
         poll(lambda: saved.stat().st_mtime > running, 60)
 
         cluster.kill_slurmctld()
