@@ -242,7 +242,8 @@ class SlurmCluster(Cluster[Observation]):
         failed, started = {w.job_id for w in outcome.log if w.outcome.failed}, Counter[str]()
         for change in outcome.changes:
             if change.kind is ChangeKind.START and change.host is None and change.job_id not in failed:
-                started.update({node: count for node, _, count in change.new.items()})
+                for node, _, count in change.new.items():
+                    started[node] += count
         stopped = {n for c in outcome.changes if c.kind.stops for n in (*c.old.nodes, *c.new.nodes)}
         self._vacancies.settle(started, stopped)
 

@@ -30,7 +30,7 @@ __all__ = [
 
 COLUMNS = ("arrival_s", "application", "exec_s", "deadline_s")
 _DRAWN_KEYS = ("apps", "load", "spread", "drift", "period")
-_LONG_AGO_S = 1e6
+_LONG_AGO_S = 1e6  # a trace that begins later after its clock's zero is on a clock of its own, as epoch seconds are
 _TWO = "short/10ms/80+long/100ms/20"
 
 

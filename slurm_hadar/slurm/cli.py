@@ -179,7 +179,7 @@ class CliBackend(Backend):
         return comments_since(text, first)
 
     def gpus_in_use(self) -> dict[str, int]:
-        return {node.name: sum(count for _, count in node.used) for node in self._nodes(self._read_once)[0]}
+        return {node.name: node.gpus_held for node in self._nodes(self._read_once)[0]}
 
     def write(self, writes: Sequence[Write]) -> list[WriteResult]:
         if not writes:

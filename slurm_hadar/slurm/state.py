@@ -131,6 +131,11 @@ class SlurmNode:
     shards: int = 0
     whole: frozenset[int] | None = None
 
+    @property
+    def gpus_held(self) -> int:
+        """How many of its GPUs are held, as a whole or in part."""
+        return sum(count for _, count in self.used)
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:

@@ -167,7 +167,7 @@ def test_a_job_that_is_submitted_brings_the_next_round_forward(bench: Any, poll:
         job = b.slurm.submit()
         return poll(lambda: b.slurm.jobs[job].state is JobState.RUNNING)
 
-    assert _beside(b.new_controller(), user)
+    assert _beside(b.new_controller(), user) is True
 
 
 @pytest.mark.parametrize("who", ["started by the round", "of somebody"])
@@ -187,7 +187,7 @@ def test_gpus_that_fall_free_without_a_word_bring_the_next_round_forward(bench: 
         b.slurm.end(runs)
         return poll(lambda: jobs[waits].state is JobState.RUNNING)
 
-    assert _beside(b.new_controller(), life)
+    assert _beside(b.new_controller(), life) is True
 
 
 def test_slurm_is_asked_for_free_gpus_only_while_somebody_waits(bench: Any) -> None:

@@ -357,23 +357,22 @@ class Orloj(Policy):
         """Of the batches that can be formed of these, in the order of their scores; of equal ones the smaller. A run
         longer than any that is known makes a whole batch late: what is expected in time is weighed by
         :meth:`Latencies.sure`."""
-        best: _Weighed | None = None
+        best, least = None, 0.0  # what is worth less than that is not taken
         factors, shortest_s = self.setup.law.factors, min(map(self._means.__getitem__, self._present))
         for size in reversed(self._usable(len(listed))):
-            if best is not None and self._at_most(size, shortest_s, speed) < best.value * _LESS:
+            if self._at_most(size, shortest_s, speed) < least:
                 continue
             parts = self._parts(listed, factors[size], size)
             for longest_s, taken, counts in self._together(parts):
-                if best is not None and self._at_most(len(taken), longest_s, speed) < best.value * _LESS:
+                if self._at_most(len(taken), longest_s, speed) < least:
                     continue
                 expected_s = self._latencies.expected_s(counts, len(taken)) / speed
-                if best is not None and len(taken) * self._most_cost < best.value * _LESS * expected_s:
+                if len(taken) * self._most_cost < least * expected_s:
                     continue
                 on_time = self._latencies.worth(taken, counts, now_s, speed)
                 value = on_time * self._latencies.sure(counts) / expected_s
-                smaller = best is not None and len(taken) < len(best.requests)
-                if value > (0.0 if best is None else best.value * (_LESS if smaller else 1.0)):
-                    best = _Weighed(taken, counts, expected_s, on_time, value)
+                if value > least and (best is None or value > best.value or len(taken) < len(best.requests)):
+                    best, least = _Weighed(taken, counts, expected_s, on_time, value), value * _LESS
         return best
 
     def _together(self, parts: Mapping[str, list[Request]]) -> Iterator[tuple[float, list[Request], dict[str, int]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from slurm_hadar.sharing.simulation.stretch import Run, changes, start_ns, starts_within
@@ -106,9 +107,9 @@ class LaneClock:
         session.standing.left_ns -= iterations * session.iteration_ns
 
     def _runs(self) -> list[Run]:
-        groups = [s.standing.group for s in self._sessions]
+        members = Counter(s.standing.group for s in self._sessions)
         return [
             Run(s.standing.order, s.iteration_ns, s.left, s.standing.passed,
-                stride(self._policy, s.iteration_ns, s.standing, groups.count(s.standing.group)))
+                stride(self._policy, s.iteration_ns, s.standing, members[s.standing.group]))
             for s in self._sessions
         ]  # fmt: skip

@@ -195,7 +195,7 @@ class FactFinder:
         reckoned with."""
         if job.state is not JobState.PENDING or not record.placed or job.reason not in ("Resources", "Priority"):
             return
-        free = {n.name: sum(c for _, c in n.gpus) - sum(c for _, c in n.used) for n in self._view.state.nodes}
+        free = {n.name: sum(c for _, c in n.gpus) - n.gpus_held for n in self._view.state.nodes}
         each = (gpus_asked(job) or record.workers) // max(1, job.num_nodes)
         if job.req_nodes and all(free.get(name, 0) >= each for name in job.req_nodes):
             round_s = self._config.controller.round_s

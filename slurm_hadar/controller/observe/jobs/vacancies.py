@@ -26,7 +26,7 @@ class Vacancies:
 
     def begin(self, nodes: Iterable[SlurmNode]) -> None:
         """A round has seen ``nodes``."""
-        self._used = {node.name: sum(count for _, count in node.used) for node in nodes}
+        self._used = {node.name: node.gpus_held for node in nodes}
         self._wanted = self._came = False
 
     def settle(self, started: Mapping[str, int], stopped: Collection[str]) -> None:
