@@ -288,6 +288,7 @@ def _node(r: dict[str, str]) -> SlurmNode:
         used = with_shared(gpus, parse_gres(r["GresUsed"]), shared_gpus(r["GresUsed"]))
     except SlurmParseError as error:  # the other nodes are read all the same
         gpus, used, bad, reason = (), (), True, str(error)
+    shards = node_shards(r["Gres"])
     cpus = r["CPUsState"].split("/")
     if len(cpus) != 4 or not all(c.isdecimal() for c in cpus):
         raise SlurmParseError(f"sinfo shows no CPU counts for node {name}: {r['CPUsState']!r}")
@@ -300,11 +301,11 @@ def _node(r: dict[str, str]) -> SlurmNode:
         reason=reason or (state if bad else ""),
         features=tuple(f for f in text_or_empty(r["Features"]).split(",") if f),
         cpus=int(cpus[3]),
-        shards=node_shards(r["Gres"]),
+        shards=shards,
         cpus_used=int(cpus[0]),
         memory_bytes=_mebibytes(r["Memory"]),
         memory_used_bytes=_mebibytes(r["AllocMem"]),
-        whole=gpu_numbers(r["GresUsed"], "gpu"),
+        whole=gpu_numbers(r["GresUsed"], "gpu") if shards else None,
     )
 
 

@@ -213,7 +213,7 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         state_text=state,
         reason=tres.text_or_empty(r["reason"] or ""),
         user=r["user"] or "",
-        account=r["account"] or "",
+        account=(r["account"] or "").strip(),  # as the commands are read
         qos=r["qos"] or "",
         partition=r["partition"] or "",
         nodes=parsing.expand(r["nodes"] or ""),

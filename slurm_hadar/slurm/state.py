@@ -113,8 +113,8 @@ class SlurmJob:
 @dataclass(frozen=True, slots=True)
 class SlurmNode:
     """One node. ``used`` counts GPUs held per type, as a whole or in ``shards``, of which the node has so many;
-    ``whole`` has the numbers of those held as a whole, None where Slurm does not say which. ``available`` is False for
-    drained, down and unresponsive nodes."""
+    ``whole``: where it has shards, the numbers of the GPUs held as a whole, None where Slurm does not say which.
+    ``available`` is False for drained, down and unresponsive nodes."""
 
     name: str
     gpus: tuple[tuple[str, int], ...] = ()
