@@ -31,7 +31,8 @@ getent passwd slurm-hadar >/dev/null || fail "no account slurm-hadar"
 step "each library loads"
 /usr/lib/slurm-hadar/bin/python -c 'import importlib, pkgutil, slurm_hadar
 for module in pkgutil.walk_packages(slurm_hadar.__path__, "slurm_hadar."):
-    if not module.name.startswith(("slurm_hadar.runtime", "slurm_hadar.testing")):  # PyTorch, pytest
+    jobs_side = ("runtime", "testing", "serving", "tuning")  # PyTorch, pytest, and extras that compute nodes have
+    if not module.name.startswith(tuple(f"slurm_hadar.{room}" for room in jobs_side)):
         importlib.import_module(module.name)
 import matplotlib.pyplot, pandas, sklearn.ensemble, scipy.optimize, starlette, uvicorn, textual'
 
