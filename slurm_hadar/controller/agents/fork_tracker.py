@@ -31,10 +31,12 @@ LEAVES_WITHIN_S = 30.0  # copies end by themselves when all steps are done; late
 
 @dataclass(slots=True)
 class Copy:
-    """One copy as last heard of. ``rate`` is in steps/s: measured, or expected where it was not yet."""
+    """One copy as last heard of. ``running``: it trains, or may; ``ended``: its program has, and its script goes on.
+    ``rate`` is in steps/s: measured, or expected where it was not yet."""
 
     job_id: str
     running: bool = False
+    ended: bool = False
     rate: float = 0.0
     measured: bool = False
     stall_s: float | None = None
@@ -100,7 +102,8 @@ class JobTracker:
                 return
             copy = parent.copies.setdefault(int(index), Copy(report.job))
             before = copy.running
-            copy.running = report.kind != "bye"
+            copy.ended = report.kind == "bye"
+            copy.running = not copy.ended
             if report.steps_per_s:
                 copy.rate, copy.measured = report.steps_per_s, True
             copy.stall_s = report.consolidate_s if report.consolidate_s is not None else copy.stall_s
@@ -155,8 +158,10 @@ class JobTracker:
             changed = parent.copies.pop(index).running or changed
         for index, job in jobs.items():
             copy = parent.copies.setdefault(index, Copy(job.job_id))
-            changed = changed or copy.running != job.running
-            copy.running = job.running
+            copy.ended = copy.ended and job.running
+            running = job.running and not copy.ended
+            changed = changed or copy.running != running
+            copy.running = running
             if not job.running:
                 copy.measured = False  # the next node is another
             if not copy.measured:
@@ -214,7 +219,8 @@ class JobTracker:
     def to_cancel(self, now: float) -> dict[str, str]:
         """Copies that need not run any more, and why: those that wait, and those that should have ended by themselves.
 
-        The copy that ends the script is left alone, wherever it is.
+        The copy that ends the script is left alone, wherever it is, and so is what the others' scripts do after their
+        program: that is their owner's.
         """
         found = {}
         with self._lock:
@@ -224,7 +230,7 @@ class JobTracker:
                 why = f"all steps of job {parent.job_id} are done; copy {parent.closer} ends it"
                 for index, copy in parent.copies.items():
                     overdue = now - parent.done_at > LEAVES_WITHIN_S
-                    if index != parent.closer and (not copy.running or overdue):
+                    if index != parent.closer and not copy.ended and (not copy.running or overdue):
                         found[copy.job_id] = why
         return found
 

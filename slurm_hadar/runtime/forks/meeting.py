@@ -180,7 +180,7 @@ class MeetingDirectory:
     def reject(self, commit: Commit) -> None:
         """Take a damaged commit out of the way, so that the one before it counts again. Its steps are done anew."""
         self._known = None
-        path = self.directory / f"commit-{commit.number:06d}.json"
+        path = self._commit_path(commit.number)
         with contextlib.suppress(OSError):
             path.rename(path.with_suffix(".damaged"))
         for number in (commit.number, commit.number - 1):  # what was offered for it may be the damaged file itself
@@ -189,11 +189,12 @@ class MeetingDirectory:
 
     def publish(self, commit: Commit) -> bool:
         """Give the commit its name; False if another copy was first. Its weights must be on disk already."""
-        path = self.directory / f"commit-{commit.number:06d}.json"
+        path = self._commit_path(commit.number)
         fresh = self.directory / f".commit-{self.copy}-{os.getpid()}"
         try:
             fresh.unlink(missing_ok=True)
             files.write_bytes(fresh, commit.to_json().encode())
+            self._set_aside_damaged(commit.number)
             try:
                 os.link(fresh, path)
             except FileExistsError:
@@ -220,14 +221,27 @@ class MeetingDirectory:
         return entry["size"], entry["sha256"]
 
     def _read(self, number: int) -> Commit | None:
-        path = self.directory / f"commit-{number:06d}.json"
+        """None if there is none, or if it was damaged after it was written: an older one counts."""
         try:
-            commit = Commit.from_json(path.read_text())
-        except FileNotFoundError:
+            return _read_commit(self._commit_path(number), number)
+        except (OSError, ValueError):
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return None  # damaged after it was written: an older one counts
-        return commit if commit.number == number else None
+
+    def _set_aside_damaged(self, number: int) -> None:
+        """A name that is given once must not stay with a commit that nobody can read: there would be no next one."""
+        path = self._commit_path(number)
+        try:
+            found = path.stat()
+            _read_commit(path, number)
+        except ValueError:
+            with contextlib.suppress(OSError):
+                if path.stat().st_ino == found.st_ino:  # not what another copy has put there meanwhile
+                    path.rename(path.with_suffix(".damaged"))
+        except OSError:
+            return  # there is none, or the disk does not give it now
+
+    def _commit_path(self, number: int) -> Path:
+        return self.directory / f"commit-{number:06d}.json"
 
     def _numbers(self) -> list[int]:
         return [int(m[1]) for name in _names(self.directory) if (m := _COMMIT.fullmatch(name))]
@@ -240,7 +254,7 @@ class MeetingDirectory:
             if commit is not None:
                 kept.add(commit.weights)
             elif number < newest:
-                (self.directory / f"commit-{number:06d}.json").unlink(missing_ok=True)
+                self._commit_path(number).unlink(missing_ok=True)
         for name in _names(self.directory):
             number = int(m[1]) if (m := re.fullmatch(r"(?:weights|period)-(\d{6,18}).*", name)) else newest
             if number >= newest or name in kept:
@@ -363,6 +377,18 @@ def write_plan(directory: Path, plan: PeriodPlan) -> None:
     fresh = directory / f".{PLAN_FILE}-{os.getpid()}"
     fresh.write_text(plan.to_json())
     fresh.replace(path)
+
+
+def _read_commit(path: Path, number: int) -> Commit:
+    """The commit in this file; raises OSError, or ValueError if it is no commit of this number."""
+    text = path.read_text()
+    try:
+        commit = Commit.from_json(text)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged") from error
+    if commit.number != number:
+        raise ValueError(f"{path} has another commit's number")
+    return commit
 
 
 def _read_offer(path: Path) -> Offer | None:

@@ -133,13 +133,13 @@ class Member:
         if self._meeting.closing(commit.number) or self._meeting.after(commit.number) is not None:
             return True
         if commit.period_s is not None and trained_s >= commit.period_s:
-            self._meeting.close(commit.number)
+            self.close(commit)
             return True
         return commit.period_s is not None and step_s > LONG_STEP_S and trained_s + step_s > commit.period_s
 
     def close(self, commit: Commit) -> None:
-        """End the period for all."""
-        self._meeting.close(commit.number)
+        """End the period for all; where the disk is full, when it has room again or the others' time is up."""
+        self._told(self._meeting.close, commit)
 
     def offer(
         self,
@@ -169,21 +169,19 @@ class Member:
         offered, ``early_s`` before the period's time is up; else it asks for a share."""
         self._waiting_since = began = time.monotonic()
         closing_since: float | None = None
-        if not offered:
-            self._meeting.join(commit.number)
-            left_out = self.copy in commit.rates and self.copy not in commit.shares  # fewer steps were left than copies
-            if not left_out:
-                self._meeting.close(commit.number)
-        grace_s = max(early_s, self._grace_s(commit))
+        joined = offered
+        left_out = self.copy in commit.rates and self.copy not in commit.shares  # fewer steps were left than copies
+        grace_s = max(early_s, self._grace_s(commit)) if offered or left_out else 0.0
         while True:
             later = self._meeting.after(commit.number)
             if later is not None:
                 return later
+            joined = joined or self._told(self._meeting.join, commit)
             now = time.monotonic()
             if closing_since is None and self._meeting.closing(commit.number):
                 closing_since = now
             if closing_since is None and now - began >= grace_s:
-                self._meeting.close(commit.number)
+                self.close(commit)
             self._maybe_merge(commit, now, closing_since)
             time.sleep(POLL_S)
 
@@ -230,10 +228,13 @@ class Member:
             elif used:
                 self._written(path, lambda fresh: self._merge(used, commit, fresh))
             following = self._following(commit, number, offers, path if used else self._meeting.path_of(commit))
-            if not self._meeting.publish(following) and used:
-                later = self._meeting.after(commit.number)
-                if later is None or later.weights != path.name:
-                    path.unlink(missing_ok=True)
+            if self._meeting.publish(following):
+                return
+            later = self._meeting.after(commit.number)
+            if used and (later is None or later.weights != path.name):
+                path.unlink(missing_ok=True)
+            if later is None:
+                raise CheckpointError("its name is taken by a file that cannot be read")
         except (CheckpointError, OSError) as error:
             if self._meeting.after(commit.number) is None:
                 self._complain(f"consolidation {number} was not made: {error}")
@@ -298,6 +299,15 @@ class Member:
         return known or PROBE_STEPS * len(rates)
 
     # Help
+
+    def _told(self, mark: Callable[[int], None], commit: Commit) -> bool:
+        """Leave a mark for the others; False, and said, where the disk takes none."""
+        try:
+            mark(commit.number)
+        except CheckpointError as error:
+            self._complain(str(error))
+            return False
+        return True
 
     def _written(self, path: Path, write: Callable[[Path], None]) -> None:
         """Write under a name that nobody looks at, then give it its own."""

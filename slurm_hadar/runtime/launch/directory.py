@@ -12,7 +12,7 @@ from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
 
-__all__ = ["OWNER_FILE", "find", "first_submitted", "set_aside_foreign"]
+__all__ = ["OWNER_FILE", "find", "first_submitted", "note_owner", "set_aside_foreign"]
 
 OWNER_FILE = "owner"
 
@@ -40,17 +40,35 @@ def set_aside_foreign(environ: Mapping[str, str], submitted: str) -> None:
     Job ids begin anew on a new cluster, and wrap on an old one. A job that starts for the first time has left nothing
     behind: what stands in its directory with another owner is an earlier job's, and is renamed.
     """
-    job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
-    owner, mark = f"{environ.get('SLURM_CLUSTER_NAME', '')} {job} {submitted}\n", directory / OWNER_FILE
+    directory = Path(environ["HADAR_JOB_DIR"])
+    mark, owner = directory / OWNER_FILE, _owner(environ, submitted)
     try:
         if directory.exists() and not _is_owners(mark, owner, submitted):
             aside = directory.with_name(f"{directory.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
             directory.rename(aside)
             say(f"{directory} was an earlier job's with the same id; moved to {aside.name}")
-        own.make(directory)
-        mark.write_text(owner)
     except (OSError, CheckpointError) as error:
-        say(f"cannot write {mark}: {reason_of(error)}; an earlier job's checkpoints may be taken for this one's")
+        _unmarked(mark, error)
+    else:
+        note_owner(environ, submitted)
+
+
+def note_owner(environ: Mapping[str, str], submitted: str) -> None:
+    """Write down whose the directory is; where that cannot be written, it is said."""
+    mark = Path(environ["HADAR_JOB_DIR"]) / OWNER_FILE
+    try:
+        own.make(mark.parent)
+        mark.write_text(_owner(environ, submitted))
+    except (OSError, CheckpointError) as error:
+        _unmarked(mark, error)
+
+
+def _unmarked(mark: Path, error: OSError | CheckpointError) -> None:
+    say(f"cannot write {mark}: {reason_of(error)}; an earlier job's checkpoints may be taken for this one's")
+
+
+def _owner(environ: Mapping[str, str], submitted: str) -> str:
+    return f"{environ.get('SLURM_CLUSTER_NAME', '')} {environ['HADAR_JOB_ID']} {submitted}\n"
 
 
 def _is_owners(mark: Path, owner: str, submitted: str) -> bool:
@@ -66,9 +84,13 @@ def _is_owners(mark: Path, owner: str, submitted: str) -> bool:
         return False
 
 
-def first_submitted(directory: Path) -> str:
+def first_submitted(directory: Path) -> str | None:
     """When the job was submitted first, as its first run has noted it: Slurm forgets that when it restarts the job.
 
-    Raises OSError or IndexError where that is not to be read.
+    None where nothing is noted; raises OSError where that is not to be read.
     """
-    return (directory / OWNER_FILE).read_text().split()[-1]
+    try:
+        noted = (directory / OWNER_FILE).read_text().split()
+    except FileNotFoundError:
+        return None
+    return noted[-1] if noted else None  # a full disk has left it empty

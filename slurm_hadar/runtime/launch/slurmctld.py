@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_hadar.joblog import say
 
-__all__ = ["SEP", "Ask", "JobFacts", "ask", "ask_patiently", "job_facts"]
+__all__ = ["SEP", "Ask", "JobFacts", "array_submissions", "ask", "ask_patiently", "job_facts"]
 
 Ask = Callable[[list[str]], str | None]
 """Runs a command of Slurm's; what it printed, or None."""
@@ -47,6 +47,16 @@ def job_facts(job: str, ask: Ask) -> JobFacts | None:
         return None
     first, _, _ = text.partition(f"{SEP}\n")  # the leader's, of a heterogeneous job
     return JobFacts(int(restarts), submitted, Path(work_dir), first)
+
+
+def array_submissions(array: str, ask: Ask) -> list[tuple[int, str]]:
+    """Of the tasks of a job array that Slurm still knows: how often each was restarted, and when it was submitted."""
+    shown = ask(
+        ["squeue", "--noheader", f"--jobs={array}", "--states=all", f"--Format=RestartCnt:{SEP},SubmitTime:{SEP}"]
+    )
+    fields = [field.strip() for field in (shown or "").split(SEP)]
+    pairs = zip(fields[::2], fields[1::2], strict=False)
+    return [(int(restarts), submitted) for restarts, submitted in pairs if restarts.isdecimal() and submitted]
 
 
 def ask(command: list[str]) -> str | None:

@@ -131,6 +131,20 @@ def test_the_other_copies_end_with_the_job() -> None:
     assert "are done" in desk.tracker.with_progress(desk.jobs[0]).pinned
 
 
+def test_what_a_script_does_after_its_program_is_left_to_it() -> None:
+    """Until Slurm puts that copy back into the queue."""
+    desk = Desk()
+    desk.show(c0="v100", c1="k80")
+    desk.hear(1, consolidation=9, consolidated_steps=1000, closes=True)
+    later = desk.tracker.get("7").done_at + LEAVES_WITHIN_S + 1
+    desk.hear(0, "bye", exit_code=0)
+    assert not desk.tracker.to_cancel(later)
+    desk.show(c0="v100", c1="k80")
+    assert not desk.tracker.to_cancel(later) and desk.tracker.get("7").working == [1]
+    desk.show(c0=None, c1="k80")
+    assert desk.tracker.to_cancel(later).keys() == {"7_0"}
+
+
 def test_a_restarted_tracker_goes_on() -> None:
     """With what was kept; and without it, from the next report."""
     first = Desk()
