@@ -19,17 +19,17 @@ job=$(setpriv --reuid researcher --regid researcher --init-groups sbatch --parsa
     --comment=hadar:model=resnet18,batch=128 \
     --wrap 'hadar-srun -- sh -c "echo gpus \$CUDA_VISIBLE_DEVICES on \$SLURMD_NODENAME; until [ -e go ]; do sleep 0.1; done"')
 out() { [ -e /shared/out ] && grep -q '^gpus 0,1 on ' /shared/out; }
-within 30 out
+within 90 out
 cat /shared/out
 # asked as the controller's account, of the journal that the controller writes
 seen() { setpriv --reuid slurm-hadar --regid slurm-hadar --init-groups hadar queue >/tmp/queue && grep -q "^$job  *researcher .*running" /tmp/queue; }
-within 30 seen
+within 90 seen
 cat /tmp/queue
 round() { grep -Eq "round [0-9]+ \(act, hadar\): 1 jobs, 1 steered, 1 running" /tmp/controller.log; }
-within 40 round
+within 90 round
 setpriv --reuid researcher --regid researcher --init-groups touch /shared/go
 ended() { sacct --noheader --parsable2 --allocations --jobs "$job" --format=State,User,Comment | grep -q '^COMPLETED|researcher|hadar:'; }
-within 30 ended
+within 90 ended
 sacctmgr --noheader --parsable2 show user slurm-hadar format=User,AdminLevel | grep -qx 'slurm-hadar|Operator' ||
     fail "the controller is no operator"
 token=$(cat /srv/web/token)

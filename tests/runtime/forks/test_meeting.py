@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,62 +14,69 @@ from slurm_hadar.runtime.forks.meeting import Commit, Heartbeat, MeetingDirector
 from slurm_hadar.runtime.forks.member import Member, PeriodLength
 
 
-@pytest.fixture
-def meeting(tmp_path: Path) -> Iterator[MeetingDirectory]:
-    directory = MeetingDirectory(tmp_path / "fork", 0)
-    alive = Heartbeat(directory)
-    yield directory
-    alive.stop()
+class One:
+    """One copy: steps are 100, in periods of 10; its weights are a word."""
+
+    def __init__(self, directory: Path, copy: int, restart: int = 0) -> None:
+        self.meeting = MeetingDirectory(directory, copy)
+        self.member = Member(
+            self.meeting, restart, PeriodLength(steps=10), lambda _offers, _base, path: _write(path, "")
+        )
+        self.alive: Heartbeat | None = None
+
+    def begin(self) -> Commit:
+        return self.member.begin(100, None, 0, lambda path: _write(path, ""))
+
+    def offers(self, commit: Commit) -> bool:
+        return self.member.offer(commit, commit.shares[self.meeting.copy], 1.0, True, None, _write)
+
+    def next(self, commit: Commit, offered: bool) -> Commit:
+        """With a sign of life, as every copy gives one."""
+        self.alive = Heartbeat(self.meeting)
+        try:
+            return self.member.next(commit, offered)
+        finally:
+            self.alive.stop()
 
 
-@pytest.fixture
-def member(meeting: MeetingDirectory) -> Member:
-    """Copies of 100 steps in periods of 10, whose weights are a word."""
-    return Member(meeting, 0, PeriodLength(steps=10), lambda _offers, _base, path: write(path))
-
-
-def write(path: Path, _header: str = "") -> None:
-    path.write_bytes(b"weights")
-
-
-def begin(member: Member) -> Commit:
-    return member.begin(100, None, 0, write)
-
-
-def offer(member: Member, commit: Commit) -> bool:
-    return member.offer(commit, commit.shares[0], 1.0, True, None, lambda path, _header: write(path))
+def _write(path: Path, header: str) -> None:
+    """A file of safetensors without any, as offers are read."""
+    text = json.dumps({"__metadata__": {"hadar": header}}).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
 
 
 @pytest.mark.parametrize("left", [0, 40])
-def test_a_commit_that_is_cut_is_made_anew(member: Member, meeting: MeetingDirectory, left: int) -> None:
+def test_a_commit_that_is_cut_is_made_anew(tmp_path: Path, left: int) -> None:
     """Its name is given once; that of one which nobody can read is given again."""
-    following = member.next(begin(member), offered=False)
-    path = meeting.directory / f"commit-{following.number:06d}.json"
+    one = One(tmp_path, 0)
+    first = one.begin()
+    assert one.offers(first)
+    second = one.next(first, offered=True)
+    path = tmp_path / f"commit-{second.number:06d}.json"
     path.write_bytes(path.read_bytes()[:left])
-    again = MeetingDirectory(meeting.directory, 0)
-    restarted = Member(again, 1, PeriodLength(steps=10), lambda _offers, _base, path: write(path))
+    again = One(tmp_path, 0, restart=1)
 
-    commit = begin(restarted)
-    assert commit.number == following.number - 1
-    made = restarted.next(commit, offered=False)
+    assert again.begin() == first and again.offers(first), "its steps are done anew"
+    made = again.next(first, offered=True)
 
-    assert made.number == following.number and again.check(made) is None
+    assert (made.number, made.step) == (second.number, second.step) and again.meeting.check(made) is None
     assert path.with_suffix(".damaged").exists()
 
 
-def test_one_that_is_sound_is_not_replaced(member: Member, meeting: MeetingDirectory) -> None:
-    first = begin(member)
+def test_one_that_is_sound_is_not_replaced(tmp_path: Path) -> None:
+    one = One(tmp_path, 0)
+    first = one.begin()
 
-    assert not meeting.publish(first)
-    assert MeetingDirectory(meeting.directory, 1).newest() == first
+    assert not one.meeting.publish(first)
+    assert MeetingDirectory(tmp_path, 1).newest() == first
 
 
 def test_a_full_disk_is_waited_for(
-    member: Member, meeting: MeetingDirectory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    waiting: Callable[..., object],
-) -> None:  # fmt: skip
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], waiting: Callable[..., object]
+) -> None:
     """No mark can be left: that is said, the copy lives, and goes on when there is room."""
-    commit, full, tried = begin(member), threading.Event(), []
+    commit, other = One(tmp_path, 0).begin(), One(tmp_path, 1)
+    full, tried = threading.Event(), []
     full.set()
 
     def until_there_is_room(mark: Callable[[int], None]) -> Callable[[int], None]:
@@ -80,16 +88,18 @@ def test_a_full_disk_is_waited_for(
 
         return marked
 
-    monkeypatch.setattr(meeting, "join", until_there_is_room(meeting.join))
-    monkeypatch.setattr(meeting, "close", until_there_is_room(meeting.close))
-    member.close(commit)
+    publish = other.meeting.publish
+    monkeypatch.setattr(other.meeting, "publish", lambda commit: not full.is_set() and publish(commit))
+    monkeypatch.setattr(other.meeting, "join", until_there_is_room(other.meeting.join))
+    monkeypatch.setattr(other.meeting, "close", until_there_is_room(other.meeting.close))
+    other.member.close(commit)
     following: list[Commit] = []
-    thread = threading.Thread(target=lambda: following.append(member.next(commit, offered=False)))
+    thread = threading.Thread(target=lambda: following.append(other.next(commit, offered=False)))
     thread.start()
     waiting(lambda: tried.count("join") >= 2)
     assert not following
     full.clear()
     thread.join(timeout=30)
 
-    assert [f.number for f in following] == [1] and 0 in following[0].shares
+    assert [f.number for f in following] == [1] and 1 in following[0].shares
     assert "the disk is full" in capsys.readouterr().err
