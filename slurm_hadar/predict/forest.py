@@ -145,10 +145,20 @@ def grow(samples: Sequence[Sample], trees: int = TREES, seed: int = 0) -> Forest
         warnings.simplefilter("ignore", UserWarning)
         model.fit(x, y)
     seen = np.asarray([s.seen for s in samples])
-    kept = np.isfinite(model.oob_prediction_) & (model.oob_prediction_ != 0)
+    kept = _out_of_bag(model.estimators_samples_, len(y))
     residuals = _quantiles((y - model.oob_prediction_)[kept], seen[kept])
     arrays = _padded([t.tree_ for t in model.estimators_])
     return Forest.of_arrays({**arrays, "residuals": residuals}, len(samples), f"scikit-learn {sklearn.__version__}")
+
+
+def _out_of_bag(bags: Sequence[NDArray[np.integer[Any]]], count: int) -> NDArray[np.bool_]:
+    """Which samples have a tree that did not learn from them; all, for what the plain median leaves, where none has."""
+    found = np.zeros(count, dtype=bool)
+    for bag in bags:
+        outside = np.ones(count, dtype=bool)
+        outside[bag] = False
+        found |= outside
+    return found if found.any() else ~found
 
 
 def _quantiles(residuals: NDArray[np.float64], seen: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,13 @@ def test_asking_needs_no_scikit_learn() -> None:
     """Only growing imports it: a head node's commands stay quick."""
     code = "import sys, slurm_hadar.cli.studies.predict, slurm_hadar.predict.online; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("trees", [1, 20])
+def test_lengths_that_are_all_the_same(known: Any, trees: int) -> None:
+    """The median is right, no tree corrects it, and nothing is left: that is an answer, and no lack of one."""
+    median = FEATURES.index("series_median")
+    forest = grow([replace(s, log_s=s.row[median]) for s in known], trees=trees)
+
+    assert not forest.residuals.any()
+    assert list(forest.predict([known[0].row])) == [pytest.approx(known[0].row[median])]
