@@ -103,8 +103,12 @@ def _take_place(environ: MutableMapping[str, str], facts: JobFacts) -> None:
     if facts.restarts > run:
         over = f"run {run + 1} of job {environ['HADAR_JOB_ID']} is over, Slurm is at run {facts.restarts + 1}"
         raise NotStarted(f"{over}: not started", ENDED)
-    if run == 0 and "HADAR_JOB_DIR" not in os.environ:
+    if "HADAR_JOB_DIR" in os.environ:
+        return
+    if run == 0:
         directory.set_aside_foreign(environ, facts.submitted)
+    else:
+        directory.set_aside_left_over(environ, facts)
 
 
 def clean(environ: MutableMapping[str, str]) -> None:

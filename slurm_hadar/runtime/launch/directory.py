@@ -8,11 +8,13 @@ from datetime import datetime
 from pathlib import Path
 
 from slurm_hadar import messages
-from slurm_hadar.errors import CheckpointError, reason_of
+from slurm_hadar.comment import is_ours, read
+from slurm_hadar.errors import ChannelError, CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
+from slurm_hadar.runtime.launch.slurmctld import JobFacts, accounted_submissions
 
-__all__ = ["OWNER_FILE", "find", "first_submitted", "note_owner", "set_aside_foreign"]
+__all__ = ["OWNER_FILE", "find", "first_submitted", "note_owner", "set_aside_foreign", "set_aside_left_over"]
 
 OWNER_FILE = "owner"
 
@@ -44,13 +46,64 @@ def set_aside_foreign(environ: Mapping[str, str], submitted: str) -> None:
     mark, owner = directory / OWNER_FILE, _owner(environ, submitted)
     try:
         if directory.exists() and not _is_owners(mark, owner, submitted):
-            aside = directory.with_name(f"{directory.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
-            directory.rename(aside)
-            say(f"{directory} was an earlier job's with the same id; moved to {aside.name}")
+            _set_aside(directory)
     except (OSError, CheckpointError) as error:
         _unmarked(mark, error)
     else:
         note_owner(environ, submitted)
+
+
+def set_aside_left_over(environ: Mapping[str, str], facts: JobFacts) -> None:
+    """The same for a job that Slurm has restarted: its runs before may have ended before their scripts came so far, and
+    then what stands there is an earlier job's too.
+
+    Slurm has forgotten when the job was submitted. But its comment names the token of the runs that came so far, and
+    Slurm's accounts, if there are any, have the time. Where neither tells though a controller is about, for whose sake
+    comments name tokens, that is said; elsewhere nothing speaks against the directory.
+    """
+    job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
+    try:
+        *cluster, owner, noted = (directory / OWNER_FILE).read_text().split()
+    except (OSError, ValueError):
+        return  # none, or a full disk has left it empty
+    if owner == job and cluster in ([], [environ.get("SLURM_CLUSTER_NAME", "")]):
+        if _has_token(directory, facts.comment):
+            return
+        runs = accounted_submissions(job)
+        if noted in runs:
+            return
+        if facts.submitted not in runs:  # there are no accounts, or they are behind
+            if is_ours(facts.comment) and _is_controlled(environ):
+                say(
+                    f"neither the job's comment nor Slurm's accounts tell whose {directory} is: it is taken for this "
+                    f"job's. Its job was submitted {noted}; if this one was not, cancel this one and submit it anew"
+                )
+            return
+    try:
+        _set_aside(directory)
+    except OSError as error:
+        say(f"{directory} is an earlier job's with the same id, and cannot be moved: {reason_of(error)}")
+
+
+def _has_token(directory: Path, text: str) -> bool:
+    """Whether the comment names the token in the directory."""
+    try:
+        return read(text)[0].key == messages.token_fingerprint(own.read_token(directory))
+    except CheckpointError:
+        return False
+
+
+def _is_controlled(environ: Mapping[str, str]) -> bool:
+    try:
+        return messages.find_channel(environ) is not None
+    except ChannelError:
+        return False
+
+
+def _set_aside(directory: Path) -> None:
+    aside = directory.with_name(f"{directory.name}.before-{time.strftime('%Y%m%dT%H%M%S')}")
+    directory.rename(aside)
+    say(f"{directory} was an earlier job's with the same id; moved to {aside.name}")
 
 
 def note_owner(environ: Mapping[str, str], submitted: str) -> None:

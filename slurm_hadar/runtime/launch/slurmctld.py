@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_hadar.joblog import say
 
-__all__ = ["SEP", "Ask", "JobFacts", "array_submissions", "ask", "ask_patiently", "job_facts"]
+__all__ = ["SEP", "Ask", "JobFacts", "accounted_submissions", "array_submissions", "ask", "ask_patiently", "job_facts"]
 
 Ask = Callable[[list[str]], str | None]
 """Runs a command of Slurm's; what it printed, or None."""
@@ -59,18 +59,32 @@ def array_submissions(array: str, ask: Ask) -> list[tuple[int, str]]:
     return [(int(restarts), submitted) for restarts, submitted in pairs if restarts.isdecimal() and submitted]
 
 
+def accounted_submissions(job: str) -> list[str]:
+    """When each run of the job was submitted, as squeue would write it, by Slurm's accounts: an earlier job's with the
+    same id, too. Empty where they do not tell."""
+    shown, _ = _answer(
+        ["sacct", "--noheader", "--allocations", "--duplicates", "--parsable2", f"--jobs={job}", "--format=Submit"]
+    )
+    return (shown or "").splitlines()
+
+
 def ask(command: list[str]) -> str | None:
     """The output of a Slurm command, or None (said once on stderr) if it failed or took too long."""
+    answer, why = _answer(command)
+    if answer is None:
+        say(f"{command[0]} failed, going on without: {why}")
+    return answer
+
+
+def _answer(command: list[str]) -> tuple[str | None, str]:
+    """The output of a Slurm command, or None and why there is none."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
-        say(f"{command[0]} failed, going on without: {error}")
-        return None
+        return None, str(error)
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[0]
-        say(f"{command[0]} failed, going on without: {reason}")
-        return None
-    return done.stdout.strip()
+        return None, (done.stderr.strip().splitlines() or ["no reason given"])[0]
+    return done.stdout.strip(), ""
 
 
 def ask_patiently(command: list[str]) -> str | None:
