@@ -22,6 +22,7 @@ _NEEDED = ("JobID", "State", "Submit", "AllocTRES")
 _FREE = ("JobName", "Comment", "SubmitLine", "WorkDir")
 _UNKNOWN = frozenset(("", "Unknown", "None", "N/A", "NONE"))
 _ELAPSED = re.compile(r"(?:(?P<d>\d+)-)?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)(?:\.\d+)?")
+_NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _GPU = re.compile(r"gres/gpu(?::(?P<type>[^=,]+))?=(?P<count>\d+)")
 _NODES = re.compile(r"\bnode=(\d+)")
 _GOES_ON = frozenset(("RUNNING", "PENDING", "SUSPENDED", "COMPLETING"))
@@ -33,7 +34,8 @@ class AccountedJob:
     """One job, all its runs together. Times are epoch seconds as Slurm's local time reads as UTC; only differences
     count. ``gpus`` maps types to counts; the type is "" where only a number was recorded. What was asked for: on how
     many nodes (``asked_nodes``) and GPUs of which type (``asked_type``; "" = any), for how long at most (``limit_s``,
-    infinite = without a limit); None where nothing was recorded."""
+    infinite = without a limit); None where nothing was recorded. ``several``: its runs in order, where there were
+    several; GPUs and nodes of the job are those of the last."""
 
     job_id: str
     submit: float
@@ -51,6 +53,12 @@ class AccountedJob:
     limit_s: float | None = None
     asked_nodes: int | None = None
     asked_type: str | None = None
+    several: tuple[AccountedJob, ...] = ()
+
+    @property
+    def runs(self) -> tuple[AccountedJob, ...]:
+        """Each with its own time, GPUs and nodes, in order."""
+        return self.several or (self,)
 
     @property
     def unusable(self) -> str:
@@ -76,30 +84,35 @@ def looks_like(line: str) -> bool:
 
 def parse_accounting(text: str, name: str = "sacct") -> list[AccountedJob]:
     """Jobs in order of submission; steps and duplicates are folded in. Raises SlurmParseError naming line and field."""
-    jobs = _from_json(text, name) if text.lstrip().startswith("{") else _from_text(text, name)
-    merged: dict[str, AccountedJob] = {}
-    for job in jobs:
-        before = merged.get(job.job_id)
-        merged[job.job_id] = _together(before, job) if before else job
-    return sorted(merged.values(), key=lambda j: (j.submit, j.job_id))
+    runs: dict[str, list[AccountedJob]] = {}
+    for run in _from_json(text, name) if text.lstrip().startswith("{") else _from_text(text, name):
+        known = runs.setdefault(run.job_id, [])
+        if run not in known:  # else exports that overlap
+            known.append(run)
+    return sorted(map(_together, runs.values()), key=lambda j: (j.submit, j.job_id))
 
 
-def _together(a: AccountedJob, b: AccountedJob) -> AccountedJob:
-    """Two runs of one job: the later tells the state, the earlier the submission."""
-    first, last = sorted((a, b), key=lambda j: j.submit)
+def _together(runs: Sequence[AccountedJob]) -> AccountedJob:
+    """Runs of one job: the last tells the state, the first the submission."""
+    if len(runs) == 1:
+        return runs[0]
+    several = tuple(sorted(runs, key=lambda run: run.submit))
+    back = several[::-1]
     return replace(
-        last,
-        submit=first.submit,
-        start=first.start if first.start is not None else last.start,
-        elapsed_s=first.elapsed_s + last.elapsed_s,
-        gpus=last.gpus or first.gpus,
-        nodes=last.nodes or first.nodes,
-        comment=last.comment or first.comment,
+        back[0],
+        submit=several[0].submit,
+        start=next((run.start for run in several if run.start is not None), None),
+        elapsed_s=sum(run.elapsed_s for run in several),
+        gpus=next((run.gpus for run in back if run.gpus), {}),
+        nodes=next((run.nodes for run in back if run.nodes), ""),
+        comment=next((run.comment for run in back if run.comment), ""),
+        several=several,
     )
 
 
 def _from_text(text: str, name: str) -> Iterable[AccountedJob]:
-    lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+    # line ends of other alphabets may stand in a job's name
+    lines = [(i, line.rstrip("\r")) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise SlurmParseError(f"{name}: is empty; it must be the output of sacct -P with its header")
     header = lines[0][1].strip().split("|")
@@ -107,6 +120,8 @@ def _from_text(text: str, name: str) -> Iterable[AccountedJob]:
     if missing:
         raise SlurmParseError(f"{name}:{lines[0][0]}: field {missing[0]} is missing; ask sacct for {','.join(FIELDS)}")
     for number, line in lines[1:]:
+        if line == lines[0][1]:  # of another export behind this one
+            continue
         row = _row(header, line.split("|"), f"{name}:{number}")
         if "." not in row["JobID"]:
             yield _text_job(row, f"{name}:{number}")
@@ -198,10 +213,9 @@ def _time(text: str, where: str, field: str) -> float | None:
 
 
 def _number(text: str, where: str, field: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise SlurmParseError(f"{where}: {field} must be a number, not {text!r}") from None
+    if not _NUMBER.fullmatch(text):
+        raise SlurmParseError(f"{where}: {field} must be a number, not {text!r}")
+    return float(text)
 
 
 def _elapsed(text: str, where: str) -> float:

@@ -61,7 +61,8 @@ def read(text: str, name: str, table: ReferenceTable, types_of: Mapping[str, str
                 "name the types with --node-types, such as gpu[01-08]=v100"
             )
         comment, _ = read_comment(record.comment)
-        jobs.append(_job(record, comment, gpu_type, rates, first))
+        job = _job(record, comment, gpu_type, rates, first)
+        jobs.append(replace(job, steps=_steps(record, job, gpu_type, types_of or {}, rates)))
         unnamed += not jobs[-1].model
     return Trace(name, "sacct", tuple(jobs), _assumptions(jobs, unnamed, left_out, rates))
 
@@ -113,11 +114,19 @@ def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates,
     held = [t for t in record.gpus if t] or [gpu_type]
     if not rates.of(job, workers).keys() >= {*held}:  # it ran where the table says it cannot: that is about other jobs
         job = replace(job, model="", batch=None)
-    speeds = rates.of(job, workers)
     # on GPUs of several types it went as the slowest of them; so it can
-    mix = Mix.GATED if len(held) > 1 and job.mix is Mix.NEVER else job.mix
-    nodes = len(expand(record.nodes)) if record.nodes else 1
-    return replace(job, mix=mix, steps=record.elapsed_s * min(speeds[t].on(nodes) for t in held))
+    return replace(job, mix=Mix.GATED) if len(held) > 1 and job.mix is Mix.NEVER else job
+
+
+def _steps(record: AccountedJob, job: TraceJob, gpu_type: str, types_of: Mapping[str, str], rates: Rates) -> float:
+    """Those of all its runs, each as fast as the slowest of the GPU types that it had."""
+    steps = 0.0
+    for run in record.runs:
+        speeds = rates.of(job, sum(run.gpus.values()) or job.workers)
+        held = [t for t in run.gpus if t] or [run.gpu_type(types_of) or gpu_type]
+        nodes = len(expand(run.nodes)) if run.nodes else 1
+        steps += run.elapsed_s * min(speeds[t if t in speeds else gpu_type].on(nodes) for t in held)
+    return steps
 
 
 def _nodes(record: AccountedJob) -> tuple[int, int] | None:
