@@ -164,9 +164,11 @@ class Member:
 
     # Between periods
 
-    def next(self, commit: Commit, offered: bool, early_s: float = 0.0) -> Commit:
+    def next(
+        self, commit: Commit, offered: bool, early_s: float = 0.0, ends: Callable[[], bool] = lambda: False
+    ) -> Commit | None:
         """Wait for the commit after ``commit``, and make it if it is this copy's turn. ``offered``: this copy has
-        offered, ``early_s`` before the period's time is up; else it asks for a share."""
+        offered, ``early_s`` before the period's time is up; else it asks for a share. None as soon as it ``ends``."""
         self._waiting_since = began = time.monotonic()
         closing_since: float | None = None
         joined = offered
@@ -176,6 +178,8 @@ class Member:
             later = self._meeting.after(commit.number)
             if later is not None:
                 return later
+            if ends():
+                return None
             joined = joined or self._told(self._meeting.join, commit)
             now = time.monotonic()
             if closing_since is None and self._meeting.closing(commit.number):

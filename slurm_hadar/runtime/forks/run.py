@@ -22,6 +22,7 @@ from slurm_hadar.runtime.forks.meeting import Commit, Heartbeat, MeetingDirector
 from slurm_hadar.runtime.forks.member import Member, PeriodLength
 from slurm_hadar.runtime.forks.schedule import Boost, Clock, Follower
 from slurm_hadar.runtime.forks.weights import Outer, Source
+from slurm_hadar.runtime.progress.endings import Ending, die
 from slurm_hadar.runtime.progress.link import Link, stand_still
 from slurm_hadar.runtime.spec import TrainingSpec
 
@@ -98,12 +99,13 @@ class PeriodDecision:
     Parameters
     ----------
     over: the period is, for this copy. asked: the scheduler has asked for a save, and wants no steps for ``pause_s``
-    after it. look_after: steps until the workers agree again.
+    after it. ends: Slurm ends the job. look_after: steps until the workers agree again.
     """
 
     over: bool = False
     asked: bool = False
     pause_s: float = 0.0
+    ends: bool = False
     look_after: int = 1
 
 
@@ -147,6 +149,7 @@ class ForkedRun:
         self._schedule = Follower(self._parts["scheduler"], self._clock)
         self._boost = Boost(self._parts["optimizer"])
         self._link = Link(spec.gang, resumable=True)
+        self._ending = Ending()
         self._wanted = False
         self._loaded: Commit | None = None
         self._stall_s: float | None = None
@@ -179,15 +182,17 @@ class ForkedRun:
 
     def __iter__(self) -> Iterator[Any]:
         try:
-            while not self._commit.complete:
-                share = self._gang.broadcast(self._member.share(self._commit) if self._member else None)
-                period = _OwnPeriod(share, self.own_steps)
-                if share:
-                    self._start()
-                    yield from self._batches(period)
-                trained_s = time.monotonic() - period.began
-                self._trained_s += trained_s
-                self._consolidate(period, trained_s)
+            with self._ending:
+                while not self._commit.complete:
+                    share = self._gang.broadcast(self._member.share(self._commit) if self._member else None)
+                    period = _OwnPeriod(share, self.own_steps)
+                    if share:
+                        self._start()
+                        yield from self._batches(period)
+                    trained_s = time.monotonic() - period.began
+                    self._trained_s += trained_s
+                    self._consolidate(period, trained_s)
+                self._ending.safe = True
         finally:
             if self._heartbeat is not None:
                 self._heartbeat.stop()
@@ -284,8 +289,9 @@ class ForkedRun:
             self._wanted = False
             self._member.close(self._commit)
         per_step_s = trained_s / max(1, self._clock.made)
-        over = asked or self._member.ends(self._commit, trained_s, per_step_s)
-        return PeriodDecision(over, asked, pause_s, self._gang.steps_until_look(LOOK_S, per_step_s))
+        ends = self._ending.asked
+        over = asked or ends or self._member.ends(self._commit, trained_s, per_step_s)
+        return PeriodDecision(over, asked, pause_s, ends, self._gang.steps_until_look(LOOK_S, per_step_s))
 
     # Between periods
 
@@ -293,13 +299,19 @@ class ForkedRun:
         began, asked = time.monotonic(), period.decision.asked
         may_offer = bool(period.share) and self._gang.leads
         offered = bool(self._gang.broadcast(self._offer(period, trained_s) if may_offer else None))
+        if period.decision.ends:
+            self._end(period, offered)
         if asked:
             self._answer(period, offered, time.monotonic() - began)
             began = time.monotonic()
-        before = self._commit
+        before, early_s = self._commit, self._early_s(period, trained_s)
         following = self._gang.broadcast(
-            self._member.next(before, offered and not asked, self._early_s(period, trained_s)) if self._member else None
+            self._member.next(before, offered and not asked, early_s, lambda: self._ending.asked)
+            if self._member
+            else None
         )
+        if following is None:
+            self._end(period, offered)
         alone = offered and following.number == before.number + 1 and [*before.shares] == [self.copy]
         if alone:
             self._commit = following
@@ -318,7 +330,7 @@ class ForkedRun:
 
     def _offer(self, period: _OwnPeriod, trained_s: float) -> bool:
         assert self._member is not None
-        made, stays = tuple(period.made), not period.decision.asked
+        made, stays = tuple(period.made), not (period.decision.asked or period.decision.ends)
         try:
             return self._member.offer(self._commit, made, trained_s, stays, self._stall_s, self._write)
         except CheckpointError as error:
@@ -334,6 +346,13 @@ class ForkedRun:
                 self._link.failed()
             self._link.answer()
         stand_still(self._link, self._gang, period.decision.pause_s)
+
+    def _end(self, period: _OwnPeriod, saved: bool) -> None:
+        """Slurm ends the job: the offer is the save."""
+        if self._gang.leads and saved and period.steps:
+            say(f"told to end (SIGTERM); the {period.steps} steps of copy {self.copy} in this period are saved")
+        self._ending.safe = saved or not period.steps
+        die()
 
     def _report(self, commit: Commit) -> None:
         if self._gang.leads:

@@ -30,7 +30,7 @@ class One:
     def offers(self, commit: Commit) -> bool:
         return self.member.offer(commit, commit.shares[self.meeting.copy], 1.0, True, None, _write)
 
-    def next(self, commit: Commit, offered: bool) -> Commit:
+    def next(self, commit: Commit, offered: bool) -> Commit | None:
         """With a sign of life, as every copy gives one."""
         self.alive = Heartbeat(self.meeting)
         try:

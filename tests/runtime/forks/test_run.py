@@ -214,6 +214,34 @@ def test_the_trackers_plan_decides_the_shares(copies: Copies, waiting: Callable[
         process.kill()
 
 
+def test_a_copy_that_slurm_ends_offers_what_it_has_made(copies: Copies, waiting: Callable[..., object]) -> None:
+    """In the midst of a long period: its steps count when it is there again."""
+    process = copies.start(0, 0.01, total=400, period="300s")
+    waiting(lambda: len(copies.lines(0)) >= 50)
+    os.kill(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    made = len(copies.lines(0))
+
+    assert process.returncode == -signal.SIGTERM
+    assert f"told to end (SIGTERM); the {made} steps of copy 0 in this period are saved" in err
+    assert [e["end"] for e in results([copies.start(0, 0.0, restart=1, total=400, period="300s")])] == [400]
+    assert len(copies.lines(0)) == 400, "a step was made twice"
+
+
+def test_a_copy_that_waits_for_others_ends_at_once(copies: Copies, waiting: Callable[..., object]) -> None:
+    """It has offered; who computes on is not held up."""
+    slow, fast = copies.start(1, 0.01, total=300, period="60"), copies.start(0, 0.0, total=300, period="60")
+    waiting(lambda: copies.newest and len(copies.newest.shares) == 2)
+    os.kill(slow.pid, signal.SIGSTOP)
+    waiting(lambda: len(copies.lines(0)) and MeetingDirectory(copies.meeting, 99).offers(copies.newest).keys() == {0})
+    os.kill(fast.pid, signal.SIGTERM)
+    fast.communicate(timeout=5)
+
+    assert fast.returncode == -signal.SIGTERM
+    os.kill(slow.pid, signal.SIGCONT)
+    assert [e["end"] for e in results([slow])] == [300]
+
+
 def test_a_damaged_consolidation_is_passed_over(copies: Copies, waiting: Callable[..., object]) -> None:
     """A restart finds the newest one truncated: the one before it counts, and its steps are done anew."""
     process = copies.start(0, total=400, period="50")
