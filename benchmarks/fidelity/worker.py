@@ -44,6 +44,9 @@ class OneForAll:
     def broadcast(self, value: Any) -> Any:
         return value
 
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
     def leave_together(self) -> None:
         """Nobody else is there."""
 

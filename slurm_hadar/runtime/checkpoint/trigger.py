@@ -104,10 +104,10 @@ class Trigger:
             if safe and self._gang.leads:
                 say(f"told to end (SIGTERM); step {step} is saved")
             die()
-        if decision.asked:
-            self._link.answer()
         if decision.pause_s:
             stand_still(self._link, self._gang, decision.pause_s)
+        elif decision.asked:
+            self._link.answer()
         if self._pace is not None:
             self._pace.restart()
         self._looked_at = time.monotonic()

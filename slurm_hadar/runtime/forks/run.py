@@ -344,7 +344,6 @@ class ForkedRun:
                 self._link.saved(self._commit.step + period.steps, self._commit.number, took_s)
             else:
                 self._link.failed()
-            self._link.answer()
         stand_still(self._link, self._gang, period.decision.pause_s)
 
     def _end(self, period: _OwnPeriod, saved: bool) -> None:

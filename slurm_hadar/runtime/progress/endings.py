@@ -71,12 +71,15 @@ class Ending:
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Within it SIGTERM ends the process, whoever handles it otherwise: all that was made is saved."""
+    """Within it SIGTERM ends the process, whoever handles it otherwise: all that was made is saved. One that has come
+    before, and was noted, does so too."""
     if not _may_handle():
         yield
         return
     _flush()
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if _Shared.ours()[0] == _ASKED:
+        die()
     try:
         yield
     finally:

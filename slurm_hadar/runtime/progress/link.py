@@ -118,9 +118,12 @@ class Link:
 
 
 def stand_still(link: Link, gang: Gang, seconds: float) -> None:
-    """After a save that was asked for: make no step until the end, until told to go on, or until the time is over."""
+    """Answer that the save which was asked for is done, and make no step until the end, until told to go on, or until
+    the time is over. The end may come as soon as that is answered: so all workers are ready for it before."""
     deadline = time.monotonic() + seconds
     with at_once():  # libraries note a SIGTERM for the next step, which does not come
+        gang.gather(None)
+        link.answer()
         while not gang.broadcast(time.monotonic() >= deadline or link.told_to_go_on()):
             if gang.leads:
                 time.sleep(PAUSE_POLL_S)
