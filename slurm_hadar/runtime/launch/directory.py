@@ -8,15 +8,16 @@ from datetime import datetime
 from pathlib import Path
 
 from slurm_hadar import messages
-from slurm_hadar.comment import is_ours, read
-from slurm_hadar.errors import ChannelError, CheckpointError, reason_of
+from slurm_hadar.comment import read
+from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
-from slurm_hadar.runtime.launch.slurmctld import JobFacts, accounted_submissions
+from slurm_hadar.runtime.launch.slurmctld import JobFacts, accounted_runs
 
 __all__ = ["OWNER_FILE", "find", "first_submitted", "note_owner", "set_aside_foreign", "set_aside_left_over"]
 
 OWNER_FILE = "owner"
+_ENDED = frozenset(("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"))  # and not requeued
 
 
 def find(environ: Mapping[str, str]) -> Path:
@@ -57,9 +58,8 @@ def set_aside_left_over(environ: Mapping[str, str], facts: JobFacts) -> None:
     """The same for a job that Slurm has restarted: its runs before may have ended before their scripts came so far, and
     then what stands there is an earlier job's too.
 
-    Slurm has forgotten when the job was submitted. But its comment names the token of the runs that came so far, and
-    Slurm's accounts, if there are any, have the time. Where neither tells though a controller is about, for whose sake
-    comments name tokens, that is said; elsewhere nothing speaks against the directory.
+    Slurm has forgotten when the job was submitted. But where a controller is about, its comment names the token of the
+    runs that came so far, and Slurm's accounts, if there are any, have the time. Where neither tells, that is said.
     """
     job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
     try:
@@ -69,15 +69,13 @@ def set_aside_left_over(environ: Mapping[str, str], facts: JobFacts) -> None:
     if owner == job and cluster in ([], [environ.get("SLURM_CLUSTER_NAME", "")]):
         if _has_token(directory, facts.comment):
             return
-        runs = accounted_submissions(job)
-        if noted in runs:
-            return
-        if facts.submitted not in runs:  # there are no accounts, or they are behind
-            if is_ours(facts.comment) and _is_controlled(environ):
-                say(
-                    f"neither the job's comment nor Slurm's accounts tell whose {directory} is: it is taken for this "
-                    f"job's. Its job was submitted {noted}; if this one was not, cancel this one and submit it anew"
-                )
+        known = _is_accounted(noted, facts, accounted_runs(job))
+        if known is None:
+            say(
+                f"neither the job's comment nor Slurm's accounts tell whose {directory} is: it is taken for this "
+                f"job's. Its job was submitted {noted}; if this one was not, cancel this one and submit it anew"
+            )
+        if known is not False:
             return
     try:
         _set_aside(directory)
@@ -93,11 +91,17 @@ def _has_token(directory: Path, text: str) -> bool:
         return False
 
 
-def _is_controlled(environ: Mapping[str, str]) -> bool:
-    try:
-        return messages.find_channel(environ) is not None
-    except ChannelError:
-        return False
+def _is_accounted(noted: str, facts: JobFacts, runs: list[tuple[str, str]]) -> bool | None:
+    """Whether a run that was submitted then is this job's; None where the accounts do not tell.
+
+    An earlier job with the same id may stand there before it. This one has as many as it was restarted, and a slurmctld
+    that was killed may have lost count: so one that is before those must also have come to an end before them.
+    """
+    submitted = [at for at, _ in runs]
+    if noted not in submitted:
+        return False if facts.submitted in submitted else None
+    mine = len(runs) - facts.restarts - (submitted[-1] == facts.submitted)  # this one's may not be there yet
+    return not any(state in _ENDED for _, state in runs[submitted.index(noted) : max(0, mine)])
 
 
 def _set_aside(directory: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slurm_hadar.joblog import say
 
-__all__ = ["SEP", "Ask", "JobFacts", "accounted_submissions", "array_submissions", "ask", "ask_patiently", "job_facts"]
+__all__ = ["SEP", "Ask", "JobFacts", "accounted_runs", "array_submissions", "ask", "ask_patiently", "job_facts"]
 
 Ask = Callable[[list[str]], str | None]
 """Runs a command of Slurm's; what it printed, or None."""
@@ -59,13 +59,22 @@ def array_submissions(array: str, ask: Ask) -> list[tuple[int, str]]:
     return [(int(restarts), submitted) for restarts, submitted in pairs if restarts.isdecimal() and submitted]
 
 
-def accounted_submissions(job: str) -> list[str]:
-    """When each run of the job was submitted, as squeue would write it, by Slurm's accounts: an earlier job's with the
-    same id, too. Empty where they do not tell."""
+def accounted_runs(job: str) -> list[tuple[str, str]]:
+    """When each run of the job was submitted, as squeue would write it, and its state, by Slurm's accounts in order of
+    time; an earlier job's with the same id, too. Empty where they do not tell."""
     shown, _ = _answer(
-        ["sacct", "--noheader", "--allocations", "--duplicates", "--parsable2", f"--jobs={job}", "--format=Submit"]
+        [
+            "sacct",
+            "--noheader",
+            "--allocations",
+            "--duplicates",
+            "--parsable2",
+            f"--jobs={job}",
+            "--format=Submit,State",
+        ]
     )
-    return (shown or "").splitlines()
+    rows = (line.partition("|") for line in (shown or "").splitlines())
+    return sorted((submitted, state.split(" ")[0]) for submitted, _, state in rows)
 
 
 def ask(command: list[str]) -> str | None:

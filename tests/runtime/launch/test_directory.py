@@ -20,7 +20,6 @@ def environ(tmp_path: Path) -> dict[str, str]:
     """Of job 77, whose directory somebody has left a checkpoint in: a job 77 that was submitted first at FIRST."""
     room = tmp_path / ".hadar" / "77"
     environ = {"SLURM_CLUSTER_NAME": "one", "HADAR_JOB_ID": "77", "HADAR_JOB_DIR": str(room)}
-    environ["SLURM_CONF"] = str(tmp_path / "slurm.conf")
     note_owner(environ, FIRST)
     (room / "checkpoint").touch()
     return environ
@@ -33,8 +32,8 @@ def is_kept(environ: dict[str, str], comment: str = OURS) -> bool:
     return kept
 
 
-def accounts(monkeypatch: pytest.MonkeyPatch, *submitted: str) -> None:
-    monkeypatch.setattr(directory, "accounted_submissions", lambda _job: list(submitted))
+def accounts(monkeypatch: pytest.MonkeyPatch, *runs: tuple[str, str]) -> None:
+    monkeypatch.setattr(directory, "accounted_runs", lambda _job: list(runs))
 
 
 def test_that_of_another_cluster(environ: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,40 +42,65 @@ def test_that_of_another_cluster(environ: dict[str, str], capsys: pytest.Capture
 
 
 def test_what_the_comment_says_needs_no_accounts(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    accounts(monkeypatch, NOW)
+    accounts(monkeypatch, (NOW, "RUNNING"))
     key = messages.token_fingerprint(own.token(Path(environ["HADAR_JOB_DIR"])))
 
     assert is_kept(environ, f"{OURS},key={key}")
     assert not is_kept(environ, f"{OURS},key={key[::-1]}")
 
 
-def test_what_the_accounts_say(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time of its own first run, with those of an earlier job's or not; a cluster that was set up anew has
-    forgotten the earlier job."""
-    for known in ([FIRST], [FIRST, NOW], ["2020-01-01T00:00:00", FIRST, NOW]):
-        accounts(monkeypatch, *known)
-        assert is_kept(environ), known
-    accounts(monkeypatch, "2026-11-21T10:30:00", NOW)
+RUNS, BACK, OVER = (NOW, "RUNNING"), "REQUEUED", "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [(FIRST, BACK)],
+        [(FIRST, BACK), RUNS],
+        [("2020-01-01T00:00:00", OVER), (FIRST, BACK), RUNS],
+        [(FIRST, "FAILED"), RUNS],  # requeued by its owner
+        [(FIRST, BACK), ("2026-11-20T12:00:00", "NODE_FAIL"), RUNS],  # slurmctld has lost count
+    ],
+    ids=["late", "own", "after another's", "failed", "lost count"],
+)
+def test_what_the_accounts_have_is_its_own(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, runs: list[tuple[str, str]]
+) -> None:
+    accounts(monkeypatch, *runs)
+
+    assert is_kept(environ)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [("2026-11-21T10:30:00", BACK), RUNS],  # those of a cluster that was set up anew
+        [(FIRST, OVER), ("2026-11-21T10:30:00", BACK), RUNS],
+        [(FIRST, BACK), ("2026-11-20T12:00:00", OVER), ("2026-11-21T10:30:00", "NODE_FAIL"), RUNS],
+    ],
+    ids=["forgotten", "over", "over after a restart"],
+)
+def test_what_the_accounts_have_is_an_earlier_jobs(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, runs: list[tuple[str, str]]
+) -> None:
+    accounts(monkeypatch, *runs)
+
     assert not is_kept(environ)
 
 
-@pytest.mark.parametrize("controlled", [True, False])
 def test_where_nothing_tells(
-    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], controlled: bool
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a controller its own runs would have named their token: that is said, and the way out."""
+    """That is said, and the way out."""
     accounts(monkeypatch)
-    if controlled:
-        path = Path(environ["SLURM_CONF"]).parent / messages.CHANNEL_FILE
-        path.write_text(messages.ChannelInfo(address="tcp://127.0.0.1:1", public_key="a" * 40).to_json())
 
     assert is_kept(environ)
     said = capsys.readouterr().err
-    assert (FIRST in said and "cancel this one and submit it anew" in said) is controlled
+    assert FIRST in said and "cancel this one and submit it anew" in said
 
 
 def test_a_mark_that_was_left_empty(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    accounts(monkeypatch, NOW)
+    accounts(monkeypatch, RUNS)
     (Path(environ["HADAR_JOB_DIR"]) / "owner").write_text("")
 
     assert is_kept(environ)
