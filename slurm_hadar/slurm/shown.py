@@ -56,7 +56,8 @@ def shared_gpu_numbers(text: str) -> dict[int, int]:
 @dataclass(frozen=True, slots=True)
 class Shown:
     """``output`` is None for a job that writes to no file of its own, as no batch job; ``word`` is Slurm's for the
-    state, ``exit_code`` and ``signal`` are those of the last run that ended."""
+    state, ``exit_code`` and ``signal`` are those of the last run that ended. ``job_id`` as in the queue: ``7_0`` for a
+    task of an array, ``7+0`` for a component of a heterogeneous job, also where it was asked for by its own number."""
 
     state: JobState
     word: str
@@ -64,6 +65,7 @@ class Shown:
     work_dir: Path | None = None
     exit_code: int = 0
     signal: int = 0
+    job_id: str = ""
 
 
 def shown(ask: _Ask, job_id: str) -> Shown | None:
@@ -85,7 +87,15 @@ def shown(ask: _Ask, job_id: str) -> Shown | None:
     output, work_dir = (_last(text, name) for name in ("StdOut", "WorkDir"))
     code = re.search(r"\bExitCode=(\d{1,3}):(\d{1,3})", text[found.end() :])
     exit_code, signal = (int(code[1]), int(code[2])) if code else (0, 0)
-    return Shown(job_state(found[1], job_id), found[1], output, work_dir, exit_code, signal)
+    return Shown(job_state(found[1], job_id), found[1], output, work_dir, exit_code, signal, _named(text, job_id))
+
+
+def _named(text: str, job_id: str) -> str:
+    """By the first words that Slurm shows; an array's number is also that of one of its tasks, and means the array."""
+    head = re.match(r"JobId=(\d+)(?: (Array|Het)JobId=(\d+) (?:ArrayTaskId|HetJobOffset)=(\d+))?", text)
+    if head is None or head[2] is None or (head[2] == "Array" and head[3] == job_id):
+        return job_id
+    return f"{head[3]}{'_' if head[2] == 'Array' else '+'}{head[4]}"
 
 
 def _last(text: str, name: str) -> Path | None:

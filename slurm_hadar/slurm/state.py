@@ -98,6 +98,12 @@ class SlurmJob:
     fault: str | None = None
 
     @property
+    def gpu_count(self) -> int:
+        """How many GPUs it asks for in all, as far as Slurm says; those per socket count once."""
+        times = {"node": self.num_nodes, "task": self.num_tasks}
+        return sum(request.count * max(1, times.get(request.per, 1)) for request in self.gpus)
+
+    @property
     def shards(self) -> int:
         """How many shards of one GPU it asks for with ``--gres=shard:N``; 0 where it asks otherwise."""
         kind, _, count = self.shares.partition(":")

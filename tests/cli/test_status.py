@@ -214,3 +214,56 @@ def test_a_task_that_an_array_has_not() -> None:
     assert shown(ask, "7_3") is None
     with pytest.raises(SlurmError):
         shown(ask, "7")
+
+
+TASK = "JobId=8 ArrayJobId=7 ArrayTaskId=0 JobName=x\n   JobState=RUNNING\n"
+ALONE = "JobId=8 JobName=x\n   JobState=RUNNING\n"
+COMPONENT = (
+    "JobId=49 HetJobId=49 HetJobOffset=0 JobName=x\n   JobState=PENDING\n\nJobId=50 HetJobId=49 HetJobOffset=1\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "named"),
+    [(TASK, "8", "7_0"), (TASK, "7", "7"), (COMPONENT, "49", "49+0"), (ALONE, "8", "8")],
+)
+def test_the_name_of_a_job_by_its_number(text: str, asked: str, named: str) -> None:
+    assert shown(lambda *_words: text, asked).job_id == named
+
+
+@pytest.mark.usefixtures("journal")
+def test_a_task_by_its_number(slurm: Asked, see: Any, config: Config, monkeypatch: Any) -> None:
+    """It is the task, and what stands under that number is another job's; a task of that number there is not."""
+    job = slurm.submit(1)
+    slurm.jobs["7_0"] = replace(slurm.jobs.pop(job), job_id="7_0", array_id="7")
+    slurm.start("7_0", "v100-1")
+    monkeypatch.setattr(slurm, "ask", lambda *_words: TASK)
+
+    text, found = see("8")
+    assert text.startswith("job 7_0 job1 of alice: running") and found["job_id"] == "7_0"
+    with pytest.raises(HadarError, match="job 8_0 is not known; Slurm knows 7_0"):
+        status_of(slurm, config, "8_0")
+
+
+@pytest.mark.parametrize(("began", "state"), [(1.0, "running"), (None, "pending")])
+def test_while_slurm_is_away_it_is_what_it_was(
+    slurm: Asked, config: Config, journal: Journal, began: float | None, state: str
+) -> None:
+    journal.save_jobs([record("1", run_since=began)])
+    slurm.away = True
+
+    assert status_of(slurm, config, "1").state == state
+    slurm.away = False
+    assert status_of(slurm, config, "1").state == "gone"
+
+
+def test_a_copy_is_as_far_as_its_job(slurm: Asked, journal: Journal, see: Any) -> None:
+    """Its own checkpoint would be none: what counts are the consolidations."""
+    job = slurm.submit(1, "hadar:fork=auto")
+    slurm.jobs["20_1"] = replace(slurm.jobs.pop(job), job_id="20_1", array_id="20")
+    journal.save_jobs([record("20_1", steps=1.0, total_steps=400.0, saved_step=1.0)])
+    journal.save_forks({"20": (3, 120, 400.0, None)})
+
+    text, _ = see("20_1")
+
+    assert "progress     120 of 400 steps (30 %)" in text and "checkpoint" not in text

@@ -29,6 +29,7 @@ from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.words import sharing
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
+from slurm_hadar.names import by_number
 from slurm_hadar.slurm.select import choose
 
 __all__ = ["explain"]
@@ -40,8 +41,13 @@ __all__ = ["explain"]
 @config_options
 def explain(config: Config, job_id: str, as_json: bool) -> None:
     """Why JOB waits, at what price it would run, who is before it, when it should start, and what if it took other
-    GPUs."""
+    GPUs.
+
+    Of a job array that is its first task which is not over.
+    """
     with open_journal(config) as journal:
+        if journal.job(job_id) is None and journal.forks().get(job_id) is None:
+            job_id = _first_task(journal, job_id)
         record, wait = journal.job(job_id), journal.wait(job_id)
         last = next((e for e in reversed(journal.history(job_id)) if "kind" in e), None)
         fork = _fork(journal, job_id)
@@ -70,6 +76,15 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
         click.echo(plain(line))
     if fork is not None:
         click.echo(f"  copy         of {_progress(fork)}")
+
+
+def _first_task(journal: Reader, job_id: str) -> str:
+    """Of an array that the controller has seen; any other job is the one that was asked for."""
+    tasks = [record for task in journal.job_ids(f"{job_id}_", most=100_000) if (record := journal.job(task))]
+    going_on = [record.job_id for record in tasks if record.stage is not Stage.OVER]
+    if tasks and not going_on:
+        raise HadarError(f"all tasks of job array {job_id} are over: hadar status {job_id} says how they ended")
+    return min(going_on, key=by_number, default=job_id)
 
 
 def _ask_slurm(config: Config, job_id: str) -> tuple[Answer | None, dict[str, Any]]:

@@ -148,9 +148,12 @@ def _state(found: Status, now: float) -> str:
 def _progress(found: Status) -> str:
     record, line = found.record, found.line
     assert record is not None
-    steps = f"{record.steps:.0f} of {'?' if record.total_steps is None else f'{record.total_steps:.0f}'} steps"
-    if record.total_steps:
-        steps += f" ({min(100.0, 100 * record.steps / record.total_steps):.0f} %)"
+    done, total = record.steps, record.total_steps
+    if found.fork is not None:  # all copies are as far as their job
+        done, total = found.fork["steps"], found.fork["total_steps"] or total
+    steps = f"{done:.0f} of {'?' if total is None else f'{total:.0f}'} steps"
+    if total:
+        steps += f" ({min(100.0, 100 * done / total):.0f} %)"
     if line is not None and line.steps_per_s is not None:
         steps += f" at {line.steps_per_s:.3g} steps/s"
     return steps
@@ -158,10 +161,10 @@ def _progress(found: Status) -> str:
 
 def _past(found: Status, now: float) -> Iterator[str]:
     record = found.record
-    if found.saved is not None:
+    if found.saved is not None and found.fork is None:
         ago = "" if found.saved.time is None else f", {span(max(0.0, now - found.saved.time))} ago"
         yield f"  checkpoint   at step {found.saved.step}{ago}"
-    elif record is not None and found.line is not None and found.line.started is not None:
+    elif found.fork is None and record is not None and found.line is not None and found.line.started is not None:
         yield "  checkpoint   none yet"
     if record is not None and (record.moves or record.restarts):
         runs = [f"{place(r.held)} for {span((r.ended or now) - r.began)}" for r in found.runs if r.held]

@@ -73,7 +73,7 @@ def line_of(
     if shares is not None and record is not None and record.company.get("with") == shares["with"]:
         shares = {**shares, **record.company}
     pending, running = job.state is JobState.PENDING, job.state is JobState.RUNNING
-    steps = (record.steps if running else record.saved_step or 0.0) if record else 0.0
+    steps = (record.saved_step or 0.0 if pending else record.steps) if record else 0.0  # a suspended one has them still
     total = record.total_steps if record else None
     if progress is not None:
         steps, total = progress[0], progress[1] or total
@@ -86,7 +86,7 @@ def line_of(
         user=job.user,
         name=job.name,
         state=str(job.state),
-        gpus=record.workers if record else sum(r.count for r in job.gpus),
+        gpus=record.workers if record else job.gpu_count,
         where=str(held) if held else _nodes(job) or "-",
         steps_per_s=record.steps_per_s if record and running else None,
         done_share=min(1.0, steps / total) if total else None,

@@ -50,7 +50,8 @@ class Task:
 @dataclass(frozen=True)
 class Status:
     """``line`` is that of ``hadar queue``, None for a job that is over; ``word`` then says how it ended. ``tasks`` and
-    ``over`` are those of a job array, for which there is nothing else. ``faults``: what could not be asked, and why."""
+    ``over`` are those of a job array, for which there is nothing else. ``faults``: what could not be asked, and why.
+    ``away``: Slurm could not."""
 
     job_id: str
     line: Line | None = None
@@ -65,16 +66,20 @@ class Status:
     over: tuple[Task, ...] = ()
     fork: Mapping[str, Any] | None = None
     faults: tuple[str, ...] = ()
+    away: bool = False
 
     @property
     def state(self) -> str:
-        """As Slurm names it, in small letters; ``gone`` for a job of which nobody knows how it ended."""
+        """As Slurm names it, in small letters; ``gone`` for a job of which nobody knows how it ended. While Slurm is
+        away, what the last round has seen."""
         if self.line is not None:
             return self.line.state
         if self.shown is not None:
             return self.shown.word.lower()
         if self.accounted is not None:
             return self.accounted.state.lower()
+        if self.away and self.record is not None and self.record.stage is not Stage.OVER:
+            return "running" if self.record.stage is Stage.RUNNING else "pending"
         return self.record.final.lower() if self.record is not None and self.record.final else "gone"
 
     @property
@@ -100,6 +105,10 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
     if slurm_fault:
         faults.append(slurm_fault)
     seen = None if slurm_fault else shown(backend.ask, job_id)
+    if seen is not None and not tasks and seen.job_id != job_id:
+        if not job_id.isdecimal():  # Slurm takes the number of a task, which has no tasks, for that of its array
+            raise HadarError(f"job {job_id} is not known; Slurm knows {seen.job_id}")
+        return status_of(backend, config, seen.job_id)
     told = () if mine or tasks or slurm_fault or (seen and not past) else accounted(backend.ask, job_id)
     if not mine and (tasks or past or any("_" in job.job_id and job.job_id != job_id for job in told)):
         over = past or tuple(Task(job.job_id, job.state.lower()) for job in told)
@@ -124,6 +133,7 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
         _saved(record, seen, job_id),
         fork=_fork(fork),
         faults=tuple(faults),
+        away=bool(slurm_fault),
     )
 
 

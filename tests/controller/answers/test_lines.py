@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_hadar.config import load
-from slurm_hadar.controller.answers.lines import Line, folded
+from slurm_hadar.controller.answers.lines import Line, folded, line_of
 from slurm_hadar.controller.answers.view import queue_view
+from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.model import EMPTY, JobState
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 TASK = Line(
@@ -57,3 +59,15 @@ def test_a_partition_that_is_only_looked_at_is_said_by_the_live_view_too(tmp_pat
     (line,) = queue_view(slurm, load(None, settings))[0]
 
     assert (line.tier, line.why) == ("pinned", "partition all is in mode advise")
+
+
+def test_a_suspended_job_is_as_far_as_it_came() -> None:
+    """Its saved steps are what a waiting one begins with."""
+    slurm = FakeSlurm({"n": ("v100", 4)})
+    job = slurm.jobs[slurm.submit(1)]
+    record = JobRecord("1", steps=390.0, saved_step=100.0, total_steps=1000.0)
+
+    def done(state: JobState) -> float | None:
+        return line_of(replace(job, state=state), record, EMPTY, None, {}).done_share
+
+    assert [done(s) for s in (JobState.SUSPENDED, JobState.RUNNING, JobState.PENDING)] == [0.39, 0.39, 0.1]

@@ -111,7 +111,8 @@ class JobRecords:
             self.note_progress(record, over)
             lost = self._note_restart(record, job, submit, now)
             if is_ours(job.comment):
-                self.events.append(Event(job.job_id, "restart", _restarted(record, lost)))
+                copy = read(job.comment)[0].fork is not None
+                self.events.append(Event(job.job_id, "restart", _restarted(record, lost, copy)))
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
 
@@ -228,8 +229,10 @@ class JobRecords:
             record.start_s = max(0.0, news.first_step - record.run_since)
 
 
-def _restarted(record: JobRecord, lost: float) -> str:
-    """How a job's next run begins, in the words of its history."""
+def _restarted(record: JobRecord, lost: float, copy: bool) -> str:
+    """How a job's next run begins, in the words of its history. A ``copy`` of a forked job has no checkpoint."""
+    if copy:
+        return f"run {record.restarts + 1} from the newest consolidation"
     where = (
         "from the beginning" if record.saved_step is None else f"from its checkpoint at step {record.saved_step:.0f}"
     )
@@ -254,8 +257,8 @@ def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
     its nodes for itself Slurm shows the CPUs of the nodes: what it asked for is not known, and does not matter."""
     count = job.gpus[0].count if job.gpus else min(1, job.shards)
     nodes = max(1, job.max_nodes if job.state is JobState.PENDING else job.num_nodes)
-    workers = count * nodes if job.gpus and job.gpus[0].per == "node" else count
     tasks = max(1, job.num_tasks)
+    workers = count * {"node": nodes, "task": tasks}.get(job.gpus[0].per if job.gpus else "", 1)
     cpus = tasks if job.exclusive and job.state is JobState.RUNNING else max(1, job.num_cpus)
     return workers, nodes, tasks, cpus
 
