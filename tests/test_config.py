@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.config import Config, Mode, keeping, load
+from slurm_hadar.config import Config, Mode, given, keeping, load, with_given
 from slurm_hadar.errors import ConfigError
 
 
@@ -140,3 +140,17 @@ def test_broken_override(setting: str) -> None:
     """An override must name section, key and value."""
     with pytest.raises(ConfigError):
         load(None, [setting])
+
+
+def test_what_another_command_was_given(tmp_path: Path) -> None:
+    """On its command line; what stands in a file both read, and who is told otherwise goes by that."""
+    file = tmp_path / "config.toml"
+    file.write_text("[guard]\nmin_run_s = 60.0\n")
+    controller = load(file, ["guard.min_run_s=5", "policy.params.frontier=0.5", "controller.mode=act"])
+
+    told = given(controller)
+
+    assert told == {"guard.min_run_s": 5.0, "policy.params.frontier": 0.5, "controller.mode": "act"}
+    assert with_given(load(file), told) == controller
+    own = with_given(load(file, ["guard.min_run_s=7"]), told)
+    assert (own.guard.min_run_s, own.policy.params) == (7.0, {"frontier": 0.5})

@@ -7,7 +7,7 @@ Files are read in this order, later ones win: ``/etc/slurm-hadar/config.toml``, 
 
 from __future__ import annotations
 
-from slurm_hadar.config.files import changed, keeping, load
+from slurm_hadar.config.files import changed, given, keeping, load, with_given
 from slurm_hadar.config.schema import (
     ROUND_S,
     AuditSection,
@@ -28,5 +28,5 @@ from slurm_hadar.config.schema import (
 __all__ = [
     "ROUND_S", "AuditSection", "Config", "ControllerSection", "GuardSection", "HooksSection", "JobsSection",
     "LogSection", "Mode", "NetworkSection", "PartitionSection", "PredictSection", "SharedBy", "SharedGpus", "changed",
-    "keeping", "load",
+    "given", "keeping", "load", "with_given",
 ]  # fmt: skip

@@ -14,9 +14,10 @@ from slurm_hadar.config.faults import lines_of
 from slurm_hadar.config.schema import Config
 from slurm_hadar.errors import ConfigError
 
-__all__ = ["SYSTEM_DIR", "changed", "keeping", "load"]
+__all__ = ["SYSTEM_DIR", "changed", "given", "keeping", "load", "with_given"]
 
 SYSTEM_DIR = Path("/etc/slurm-hadar")
+COMMAND_LINE = "command line"
 
 
 def load(path: Path | None = None, overrides: Iterable[str] = ()) -> Config:
@@ -30,7 +31,7 @@ def load(path: Path | None = None, overrides: Iterable[str] = ()) -> Config:
     for file in _files(path):
         _merge(merged, _read(file), str(file), origins)
     for text in overrides:
-        _merge(merged, _override(text), "command line", origins)
+        _merge(merged, _override(text), COMMAND_LINE, origins)
     return _validated(merged, origins)
 
 
@@ -40,7 +41,26 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
     for key, value in settings.items():
         section, _, name = key.partition(".")
         content[section][name] = value
-        origins[key] = "command line"
+        origins[key] = COMMAND_LINE
+    return _validated(content, origins)
+
+
+def given(config: Config) -> dict[str, Any]:
+    """What was set on the command line, by ``section.key``, with values as JSON has them."""
+    return {key: value for key, value in config.flat().items() if config.origin(key) == COMMAND_LINE}
+
+
+def with_given(config: Config, settings: Mapping[str, Any]) -> Config:
+    """``config`` with what another command was :func:`given`, but for what was set on this one's own command line.
+    Raises ConfigError."""
+    content, origins = config.model_dump(), dict(config.origins)
+    for key, value in settings.items():
+        if config.origin(key) == COMMAND_LINE:
+            continue
+        nested: Any = value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        _merge(content, nested, COMMAND_LINE, origins)
     return _validated(content, origins)
 
 

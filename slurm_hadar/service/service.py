@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from slurm_hadar import __version__
-from slurm_hadar.config import Config
+from slurm_hadar.config import Config, given
 from slurm_hadar.controller.callbacks import LoopCallbacks
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.loop import RoundResult
@@ -90,6 +90,8 @@ class Service(LoopCallbacks):
             )
         for note in assembly.notes:
             log.warning("%s", note)
+        with assembly.parts.best_effort():
+            assembly.parts.journal.save_given(given(config))
         self._audit.write([{"event": "start", **self._who(), "once": self._once, "config": self._settings()}])
 
     def __enter__(self) -> Service:

@@ -9,8 +9,9 @@ import pytest
 
 from slurm_hadar.cli.common import clock
 from slurm_hadar.cli.jobs.expectation import as_dict, in_words
-from slurm_hadar.cli.jobs.explain import _explanation, _first_task
+from slurm_hadar.cli.jobs.explain import _explanation
 from slurm_hadar.controller.answers.expectation import Answer, Interval
+from slurm_hadar.controller.answers.status import first_task
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import EMPTY
@@ -63,6 +64,6 @@ def test_an_array_by_its_first_task_that_goes_on(tmp_path: Path) -> None:
     ended = {"7_2": None, "7_10": None, "7_1": 9.0, "70_1": None, "9_1": 9.0}
     journal.save_jobs([JobRecord(job, ended=at) for job, at in ended.items()])
 
-    assert [_first_task(journal, job) for job in ("7", "7_1", "8")] == ["7_2", "7_1", "8"]
+    assert [first_task(journal, job) for job in ("7", "7_1", "8")] == ["7_2", "7_1", "8"]
     with pytest.raises(HadarError, match="all tasks of job array 9 are over: hadar status 9 says"):
-        _first_task(journal, "9")
+        first_task(journal, "9")

@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from slurm_hadar.config import load
 from slurm_hadar.controller import slurm_cluster
+from slurm_hadar.controller.answers.peek import as_given
 from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.errors import ConfigError, SlurmUnavailable, StoreError
 from slurm_hadar.messages import Report
@@ -522,3 +524,14 @@ def test_nothing_of_a_backend_is_lost_by_watching_it() -> None:
     asked = {name for name, what in vars(Backend).items() if callable(what) and not name.startswith("_")}
 
     assert asked <= set(vars(WatchedBackend))
+
+
+def test_who_looks_looks_as_the_controller_was_told(site: Any) -> None:
+    """``hadar explain`` by the same settings, without being told them; a controller that is told nothing says so."""
+    site.service("guard.min_run_s=5").__exit__(None, None, None)
+    asker = load(site.file, [f"controller.state_dir={site.state}"])
+    assert as_given(asker).guard.min_run_s == 5.0
+
+    site.service("guard.min_run_s=9").__exit__(None, None, None)
+    assert as_given(asker).guard.min_run_s == 9.0
+    assert as_given(load(site.file, [f"controller.state_dir={site.folder}"])).guard.min_run_s == 300.0

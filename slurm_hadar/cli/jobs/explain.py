@@ -22,14 +22,14 @@ from slurm_hadar.cli.common import (
 from slurm_hadar.cli.jobs.expectation import as_dict, in_words
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
-from slurm_hadar.controller.answers.peek import peek
+from slurm_hadar.controller.answers.peek import as_given, peek
+from slurm_hadar.controller.answers.status import first_task
 from slurm_hadar.controller.answers.view import TIERS, size_source
 from slurm_hadar.controller.journal import JobRecord, Reader, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.words import sharing
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
-from slurm_hadar.names import by_number
 from slurm_hadar.slurm.select import choose
 
 __all__ = ["explain"]
@@ -47,7 +47,7 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
     """
     with open_journal(config) as journal:
         if journal.job(job_id) is None and journal.forks().get(job_id) is None:
-            job_id = _first_task(journal, job_id)
+            job_id = first_task(journal, job_id)
         record, wait = journal.job(job_id), journal.wait(job_id)
         last = next((e for e in reversed(journal.history(job_id)) if "kind" in e), None)
         fork = _fork(journal, job_id)
@@ -78,18 +78,10 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
         click.echo(f"  copy         of {_progress(fork)}")
 
 
-def _first_task(journal: Reader, job_id: str) -> str:
-    """Of an array that the controller has seen; any other job is the one that was asked for."""
-    tasks = [record for task in journal.job_ids(f"{job_id}_", most=100_000) if (record := journal.job(task))]
-    going_on = [record.job_id for record in tasks if record.stage is not Stage.OVER]
-    if tasks and not going_on:
-        raise HadarError(f"all tasks of job array {job_id} are over: hadar status {job_id} says how they ended")
-    return min(going_on, key=by_number, default=job_id)
-
-
 def _ask_slurm(config: Config, job_id: str) -> tuple[Answer | None, dict[str, Any]]:
     """What is expected of the job as the cluster is now, and what Slurm itself says of it; a Slurm that is away is no
     reason to keep back what the journal knows."""
+    config = as_given(config)
     try:
         backend = choose("cli", config.slurm.timeout_s, config.slurm.retries)
         now = peek(backend, config)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_hadar.config import Config, Mode
+from slurm_hadar.config import Config, Mode, with_given
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.expectation import Peek
-from slurm_hadar.controller.journal import journal_copy
+from slurm_hadar.controller.journal import ReadOnlyJournal, journal_copy
 from slurm_hadar.controller.journal.memory import memory_of, owner_of
 from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
@@ -17,6 +17,7 @@ from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.state_dir import JOURNAL, PREDICTOR, chosen_state_dir
 from slurm_hadar.controller.steering.time_limits import overtime
+from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.slurm.base import Backend
@@ -25,7 +26,16 @@ from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import reference
 
-__all__ = ["peek"]
+__all__ = ["as_given", "peek"]
+
+
+def as_given(config: Config) -> Config:
+    """The configuration with what the controller was told on its command line, where that can be known."""
+    try:
+        with ReadOnlyJournal(chosen_state_dir(config) / JOURNAL) as journal:
+            return with_given(config, journal.load_given())
+    except (StoreError, ConfigError):  # there is none, or it is of another version
+        return config
 
 
 def peek(backend: Backend, config: Config) -> Peek:

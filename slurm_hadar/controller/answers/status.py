@@ -14,7 +14,7 @@ from slurm_hadar import messages
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.lines import Line
-from slurm_hadar.controller.answers.peek import peek
+from slurm_hadar.controller.answers.peek import as_given, peek
 from slurm_hadar.controller.answers.view import journal_or_empty, live_view
 from slurm_hadar.controller.journal import JobRecord, Reader, Run, Stage
 from slurm_hadar.errors import HadarError, SlurmError
@@ -24,7 +24,7 @@ from slurm_hadar.slurm.accounting import AccountedJob
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.shown import Shown, accounted, shown
 
-__all__ = ["Saved", "Status", "Task", "status_of", "tail"]
+__all__ = ["Saved", "Status", "Task", "first_task", "status_of", "tail"]
 
 _SAVED = re.compile(r"gen-\d{1,9}-step-(\d{1,18})")
 _TAIL_BYTES = 16 * 1024
@@ -157,8 +157,19 @@ def _past_tasks(array_id: str, journal: Reader, active: set[str]) -> tuple[Task,
     return tuple(Task(r.job_id, r.final.lower()) for r in sorted(over, key=lambda r: by_number(r.job_id)))
 
 
+def first_task(journal: Reader, job_id: str) -> str:
+    """Of an array that the controller has seen, the first task that is not over; any other job is itself. Raises
+    HadarError where all are over."""
+    tasks = [record for task in journal.job_ids(f"{job_id}_", most=100_000) if (record := journal.job(task))]
+    going_on = [record.job_id for record in tasks if record.stage is not Stage.OVER]
+    if tasks and not going_on:
+        raise HadarError(f"all tasks of job array {job_id} are over: hadar status {job_id} says how they ended")
+    return min(going_on, key=by_number, default=job_id)
+
+
 def _expected(backend: CliBackend, config: Config, job_id: str) -> tuple[Answer | None, Mapping[str, Speed], str]:
     """What the next rounds would do, and what is known of its speed; a job that nobody can foresee is no failure."""
+    config = as_given(config)
     try:
         now = peek(backend, config)
         job: Job | None = now.snapshot.job.get(job_id)

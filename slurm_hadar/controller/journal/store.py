@@ -15,7 +15,7 @@ from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.controller.journal.reading import Reader
+from slurm_hadar.controller.journal.reading import GIVEN, Reader
 from slurm_hadar.controller.journal.records import (
     DashboardChanges,
     Decision,
@@ -224,8 +224,13 @@ class Journal(Reader):
     def save_memory(self, owner: str, text: str) -> None:
         """Keep what a policy wants to be given back; whatever another owner kept is dropped."""
         with self.transaction() as db:
-            db.execute("DELETE FROM memory")
+            db.execute("DELETE FROM memory WHERE owner != ?", (GIVEN,))
             db.execute("INSERT INTO memory VALUES (?, ?)", (owner, text))
+
+    def save_given(self, settings: Mapping[str, Any]) -> None:
+        """Keep what the controller was told on its command line, for those who look at things as it does."""
+        with self.transaction() as db:
+            db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?)", (GIVEN, json.dumps(dict(settings))))
 
     def expire(self, before: float) -> None:
         """Forget rounds, decisions, writes, events, runs, prices and ended jobs older than ``before``."""
