@@ -14,7 +14,7 @@ from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.replay import deviations
 from slurm_hadar.units import lasting
 
-__all__ = ["check_document", "compare_page", "pictures", "results_in_short", "write_pictures"]
+__all__ = ["SITE_TITLE", "TITLE", "check_document", "compare_page", "pictures", "results_in_short", "write_pictures"]
 
 _SUMMARY_KEYS = ("policy", "avg_jct_s", "ttd_s", "jobs")
 _DEFINITIONS = (
@@ -24,6 +24,11 @@ _DEFINITIONS = (
     "Lower bounds: no schedule can do better, whatever it knows of the future; the best one may well be above them.",
     "GPUs held: the share of all GPU time, while there were jobs, in which a job held the GPU.",
 )
+
+
+TITLE = "Policies compared"
+#: Of a page that ``hadar replay`` writes.
+SITE_TITLE = "The site's own jobs under other policies"
 
 
 def check_document(content: Any, name: str) -> dict[str, Any]:
@@ -90,7 +95,7 @@ def write_pictures(document: Mapping[str, Any], folder: Path) -> list[Path]:
     return paths
 
 
-def compare_page(document: Mapping[str, Any], title: str = "Policies compared") -> str:
+def compare_page(document: Mapping[str, Any], title: str = TITLE) -> str:
     """The page, in one file."""
     policies = document["policies"]
     body = [page.paragraph(line) for line in (*_findings(policies), *deviations(policies))]

@@ -28,6 +28,7 @@ __all__ = ["CHOICES", "Report", "Score", "Training", "evaluate", "refusal", "sco
 
 TRAIN_SHARE = 0.8
 _FEWEST_TESTS = 10
+_SAME = 1e-6  # what differs by less is how it was added up
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +153,12 @@ def refusal(report: Report) -> str | None:
     """Why a forest with this report must not be used; None if it may: it has to order jobs no worse than the group mean
     does, and to be off by no more."""
     forest, mean = report.of("forest"), report.of("group mean")
-    if (forest.rank or 0.0) < (mean.rank or 0.0):
+    if (forest.rank or 0.0) < (mean.rank or 0.0) - _SAME:
         return (
             f"its rank correlation {forest.rank or 0.0:.3f} is below the group mean's {mean.rank or 0.0:.3f} "
             f"on the last {report.tested} jobs"
         )
-    if forest.mape > mean.mape:
+    if forest.mape > mean.mape + _SAME:
         return (
             f"its mean error {forest.mape:.0%} is above the group mean's {mean.mape:.0%} "
             f"on the last {report.tested} jobs"

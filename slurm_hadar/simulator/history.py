@@ -44,12 +44,13 @@ def history_of_trace(trace: Trace, table: ReferenceTable) -> tuple[HistoryJob, .
 
 
 def history_of_jobs(jobs: Iterable[TraceJob], rates: Rates, origin: float = 0.0) -> tuple[HistoryJob, ...]:
-    """Jobs as if they were over, ``origin`` seconds later than on their trace's clock. Where the trace does not tell
-    how long a job waited and ran, it did not wait and ran alone on the fastest of the types of ``rates``."""
+    """Jobs as if they were over, ``origin`` seconds later than on their trace's clock, and ended as they really did.
+    Where the trace does not tell how long a job waited and ran, it did not wait and ran alone on the fastest of the
+    types of ``rates``."""
     found = []
     for job in jobs:
         known = submission_of(job, rates, origin)
         start = known.submit + (job.waited_s or 0.0)
         ran_s = job.steps / known.steps_per_s if job.ran_s is None else job.ran_s
-        found.append(over(known, start, start + ran_s, job.steps))
+        found.append(over(known, start, start + ran_s, job.steps, job.state))
     return tuple(found)

@@ -130,6 +130,13 @@ class Rates:
             t: replace(s, by_nodes=self._fleet.factors(graph, t, relative_speed(t), most)) for t, s in found.items()
         }
 
+    def rated(self, job: TraceJob) -> TraceJob:
+        """The job with its estimated speeds as rates of its own, if it names no model and has none: other readers of
+        the trace have nothing else to go by."""
+        if job.model or job.steps_per_s:
+            return job
+        return replace(job, steps_per_s={t: s.steps_per_s for t, s in self._without_graph(job, job.workers).items()})
+
     def _without_graph(self, job: TraceJob, workers: int) -> Mapping[str, Speed]:
         """The speeds of ``job`` with a gang of ``workers``, in steps of the job as its trace counts them."""
         factor = float(job.workers) if self._summed else 1.0

@@ -175,6 +175,8 @@ def test_replay_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     page = html.unescape((out / "replay.html").read_text())
     assert "what happened" in page and all(line.removeprefix("assumed: ")[:40] in page for line in assumed)
     assert {p.name for p in out.iterdir()} >= {"replay.json", "gantt.png", "overview.png"}
+    assert hadar("report", out / "replay.json", "--out", tmp_path / "again.html") == 0
+    assert (tmp_path / "again.html").read_text() == (out / "replay.html").read_text()
 
 
 def test_replay_of_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

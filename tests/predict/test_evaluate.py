@@ -115,6 +115,7 @@ def _report(forest: tuple[float | None, float], mean: tuple[float | None, float]
     [
         ((0.9, 0.3), (0.8, 0.4), None),
         ((0.8, 0.4), (0.8, 0.4), None),
+        ((0.8 - 1e-9, 0.4 + 1e-12), (0.8, 0.4), None),
         ((0.7, 0.3), (0.8, 0.4), "its rank correlation 0.700 is below the group mean's 0.800 on the last 25 jobs"),
         ((0.9, 0.5), (0.8, 0.4), "its mean error 50% is above the group mean's 40% on the last 25 jobs"),
         ((None, 0.3), (0.1, 0.4), "its rank correlation 0.000 is below"),

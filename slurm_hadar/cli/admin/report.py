@@ -15,8 +15,9 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import SAVINGS_DAYS
 from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.errors import TraceError
-from slurm_hadar.pages.comparison import check_document, compare_page
+from slurm_hadar.pages.comparison import SITE_TITLE, TITLE, check_document, compare_page
 from slurm_hadar.pages.report import journal_page
+from slurm_hadar.simulator.replay import HAPPENED
 from slurm_hadar.throughput.store import ThroughputStore
 
 __all__ = ["report"]
@@ -55,8 +56,10 @@ def report(
 
 def _of_result(path: Path) -> str:
     document = _document(path)
-    title = "Policies compared" if len(document["policies"]) > 1 else f"Policy {document['policies'][0]['label']}"
-    return compare_page(document, title)
+    labels = [policy["label"] for policy in document["policies"]]
+    if HAPPENED in labels:
+        return compare_page(document, SITE_TITLE)
+    return compare_page(document, TITLE if len(labels) > 1 else f"Policy {labels[0]}")
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from slurm_hadar.cli.common import console, print_json
 from slurm_hadar.cli.studies.compare import comparison_table, progress, tell_failures, typed, write_comparison
 from slurm_hadar.cli.studies.simulate import SceneOptions, scene, scene_options
 from slurm_hadar.errors import TraceError
-from slurm_hadar.pages.comparison import compare_page
+from slurm_hadar.pages.comparison import SITE_TITLE, compare_page
 from slurm_hadar.simulator.compare import compare, document, read_contenders
 from slurm_hadar.simulator.replay import HAPPENED, Site, deviations, past, site_of_accounting, site_of_slurm
 from slurm_hadar.simulator.throughputs import load_table
@@ -88,7 +88,7 @@ def _give(content: dict[str, Any], folder: Path | None, as_json: bool) -> None:
     """Write the page and the pictures, and print the figures."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_comparison(content, folder, "replay", compare_page(content, "The site's own jobs under other policies"))
+        write_comparison(content, folder, "replay", compare_page(content, SITE_TITLE))
     if as_json:
         print_json(content)
     else:

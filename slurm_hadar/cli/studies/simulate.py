@@ -21,12 +21,13 @@ from slurm_hadar.fields import LATEST_S, MOST_PAUSE_S
 from slurm_hadar.forks import OVERHEAD
 from slurm_hadar.model import Fork, Kept, Mix, Pairing
 from slurm_hadar.policies import registry
+from slurm_hadar.simulator.history import gpu_types_of
 from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.options import DEFAULT_CLUSTER, SimOptions
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import bounds_of
 from slurm_hadar.simulator.run import simulate as run_simulation
-from slurm_hadar.simulator.throughputs import load_table
+from slurm_hadar.simulator.throughputs import Rates, load_table
 from slurm_hadar.simulator.traces import FORMATS, Trace, node_types, read_trace, table_csv
 from slurm_hadar.simulator.virtual.faults import Faults, draw_faults, read_faults
 from slurm_hadar.simulator.virtual.forked import Consolidation
@@ -267,7 +268,11 @@ def simulate(
     chosen = registry.get(policy, **params)
     trace, table, options = inputs(**given)
     if trace_file is not None:
-        trace_file.write_text(table_csv.write(trace), encoding="utf-8")
+        rates = Rates(
+            table, {*gpu_types_of(trace, table), *(t for n in cluster_nodes(options.cluster) for t in n.gpus)}
+        )
+        kept = replace(trace, jobs=tuple(map(rates.rated, trace.jobs)))
+        trace_file.write_text(table_csv.write(kept), encoding="utf-8")
     with _Progress(policy) as told:
         result = run_simulation(trace, chosen, options, table, params, told)
     if bounds and result.counted:

@@ -11,7 +11,7 @@ from slurm_hadar.comment import read as read_comment
 from slurm_hadar.controller.steering.elastic import gang_sizes, node_groups
 from slurm_hadar.errors import GraphError, SlurmError, TraceError
 from slurm_hadar.graphs.files import graph_of
-from slurm_hadar.model import Mix
+from slurm_hadar.model import JobState, Mix
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.slurm.accounting import AccountedJob, looks_like, parse_accounting
@@ -110,6 +110,7 @@ def _job(record: AccountedJob, comment: JobComment, gpu_type: str, rates: Rates,
         asked=record.asked_type or "",
         partition=record.partition,
         limit_s=record.limit_s,
+        state=JobState.DONE if record.state == "COMPLETED" else JobState.FAILED,
     )
     held = [t for t in record.gpus if t] or [gpu_type]
     if not rates.of(job, workers).keys() >= {*held}:  # it ran where the table says it cannot: that is about other jobs

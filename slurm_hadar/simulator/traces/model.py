@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_hadar.model import Fork, Mix
+from slurm_hadar.model import Fork, JobState, Mix
 
 __all__ = ["Trace", "TraceJob"]
 
@@ -28,7 +28,8 @@ class TraceJob:
     ``open_to`` are the GPU types and the nodes of the simulated cluster to which it is bound (None = any);
     ``partition`` and ``limit_s`` (its time limit) are as Slurm knew them. ``slow_down`` is how many times as long it
     may take beside another job on its GPU, 1 = it shares with nobody, None = what the simulation takes. ``duty`` is the
-    share of its time, above 0 to 1, in which it needs its GPU, on every type.
+    share of its time, above 0 to 1, in which it needs its GPU, on every type. ``state`` is how it really ended: one
+    that was cut short does not tell how long its like will be.
     """
 
     job_id: str
@@ -65,6 +66,7 @@ class TraceJob:
     movable: bool = True
     scaled: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     duty: float = 1.0
+    state: JobState = JobState.DONE
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import number, options, positive, whole
+from slurm_hadar.fields import LATEST_S, number, options, positive, whole
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE, gang_workloads
@@ -33,6 +33,8 @@ _TREND_SIGMA = 0.4  # how much longer or shorter a script's runs get over its li
 _SHORTEST_S, _LONGEST_S = 60.0, 7 * 86400.0
 _DAY_S, _PEAK_S, _SWING, _WEEKEND = 86400.0, 15 * 3600.0, 0.7, 0.5
 _STEP_S = 900.0
+_MOST = 10_000_000  # jobs, or users
+_MOST_VARY = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +87,15 @@ def read(text: str, table: ReferenceTable, seed: int = 0, gpus: int | None = Non
     ``gpus`` where the text names none. Raises TraceError naming what is wrong."""
     plain = Recurring()
     given = {"seed": str(seed), "gpus": str(gpus or plain.gpus), **options(text, PREFIX, _KEYS, _USAGE)}
-    jobs, users = (whole(given.get(key, str(getattr(plain, key))), text, key) for key in ("jobs", "users"))
+    jobs, users = (whole(given.get(key, str(getattr(plain, key))), text, key, most=_MOST) for key in ("jobs", "users"))
     load = positive(given.get("load", str(plain.load)), text, "load")
     comm, vary = (number(given.get(key, str(getattr(plain, key))), text, key) for key in ("comm", "vary"))
     if not 0 <= comm <= 1:
         raise TraceError(f"{text}: comm must lie from 0 to 1, not {comm:g}")
     if vary < 0:
         raise TraceError(f"{text}: vary must not be negative")
+    if vary > _MOST_VARY:
+        raise TraceError(f"{text}: vary must be at most {_MOST_VARY:g}")
     seed = whole(given["seed"], text, "seed", 0)
     whole_life = Recurring(jobs, users, whole(given["gpus"], text, "gpus"), load=load, comm=comm, vary=vary, seed=seed)
     chosen = _part(given["part"], whole_life.jobs, text) if "part" in given else None
@@ -116,14 +120,17 @@ def generate(what: Recurring, table: ReferenceTable) -> Trace:
     * Arrivals: more at 15 h than at 3 h, half as many at weekends; time zero is a Monday, 0 h. A script's runs lie in
       a part of the time, the longer the more there are.
 
-    Raises TraceError if the table has no rates on a V100.
+    Raises TraceError if the table has no rates on a V100, or if the jobs would arrive over hundreds of years.
     """
     rng = random.Random(what.seed)
     scripts = _scripts(what, table, rng)
     rates = Rates(table, (REFERENCE_TYPE,))
     runs = sorted((run for script in scripts for run in _runs(script, rng)), key=lambda run: run[0])
     offered = sum(run_s * job.workers for _, job, run_s in runs)
-    arrivals = _arrivals(len(runs), offered / (what.load * what.gpus), rng)
+    span_s = offered / (what.load * what.gpus)
+    if span_s > LATEST_S:
+        raise TraceError(f"{what.name}: at so low a load the jobs would arrive over {span_s:g} s, beyond {LATEST_S:g}")
+    arrivals = _arrivals(len(runs), span_s, rng)
     jobs: list[TraceJob] = []
     for at, (_, job, run_s) in zip(arrivals, runs, strict=True):
         rate = rates.of(job, job.workers)[REFERENCE_TYPE].steps_per_s

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slurm_hadar.errors import GraphError, TraceError
 from slurm_hadar.fields import LATEST_S, MOST_PAUSE_S, MOST_STEPS_PER_S, number, positive, rows, sizes, unsigned, whole
 from slurm_hadar.graphs.files import graph_of
-from slurm_hadar.model import LEAST_DUTY, MOST_SLOW_DOWN, Fork, Mix
+from slurm_hadar.model import LEAST_DUTY, MOST_SLOW_DOWN, Fork, JobState, Mix
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 
 __all__ = ["REQUIRED", "looks_like", "read", "write"]
 
 REQUIRED = ("job_id", "arrival_s", "gpus", "steps")
 OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s", "mix", "nodes", "restart_s", "fork",
-            "group", "graph", "start_s", "movable", "share", "duty")  # fmt: skip
+            "group", "graph", "start_s", "movable", "share", "duty", "asked", "cpus", "memory_gb", "partition",
+            "limit_s", "wanted", "ran_s", "waited_s", "state")  # fmt: skip
 _RATE = "steps_per_s:"
 _MOVABLE = {"yes": True, "no": False}
+_ENDED = (str(JobState.DONE), str(JobState.FAILED))
+_UNLIMITED = "unlimited"
+_MOST_CPUS = _MOST_MEMORY_GB = 1e9
 
 
 def looks_like(line: str) -> bool:
@@ -72,6 +77,15 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
         slow_down=_share(given["share"], where) if "share" in given else None,
         scaled=scaled,
         duty=_duty(given["duty"], where) if "duty" in given else 1.0,
+        asked=given.get("asked", ""),
+        cpus=unsigned(given["cpus"], where, "cpus", _MOST_CPUS) if "cpus" in given else 0.0,
+        memory_gb=unsigned(given["memory_gb"], where, "memory_gb", _MOST_MEMORY_GB) if "memory_gb" in given else 0.0,
+        partition=given.get("partition", ""),
+        limit_s=_limit(given["limit_s"], where) if "limit_s" in given else None,
+        wanted=given.get("wanted", ""),
+        ran_s=unsigned(given["ran_s"], where, "ran_s", LATEST_S) if "ran_s" in given else None,
+        waited_s=unsigned(given["waited_s"], where, "waited_s", LATEST_S) if "waited_s" in given else None,
+        state=_state(given.get("state", str(JobState.DONE)), where),
     )
 
 
@@ -101,6 +115,16 @@ def _movable(text: str, where: str) -> bool:
     if text not in _MOVABLE:
         raise TraceError(f"{where}: movable must be one of {', '.join(_MOVABLE)}, not {text!r}")
     return _MOVABLE[text]
+
+
+def _limit(text: str, where: str) -> float:
+    return math.inf if text == _UNLIMITED else positive(text, where, "limit_s")
+
+
+def _state(text: str, where: str) -> JobState:
+    if text not in _ENDED:
+        raise TraceError(f"{where}: state must be one of {', '.join(_ENDED)}, not {text!r}")
+    return JobState(text)
 
 
 def _share(text: str, where: str) -> float:
@@ -151,7 +175,8 @@ def _nodes(text: str, where: str) -> tuple[int, int]:
 
 
 def write(trace: Trace) -> str:
-    """The trace in this format; what :func:`read` reads back is the same jobs."""
+    """The trace in this format; what :func:`read` reads back is the same jobs. Those of no model must have rates of
+    their own (:meth:`slurm_hadar.simulator.throughputs.Rates.rated`)."""
     types = sorted({t for j in trace.jobs for t in j.steps_per_s})
     sized = sorted({(t, n) for j in trace.jobs for n, rates in j.scaled.items() for t in rates})
     rows = [[*REQUIRED, *OPTIONAL, *(_RATE + t for t in types), *(f"{_RATE}{t}:{n}" for t, n in sized)]]
@@ -174,6 +199,15 @@ def write(trace: Trace) -> str:
             None if j.movable else "no",
             None if j.slow_down is None else "no" if j.slow_down == 1.0 else repr(j.slow_down),
             None if j.duty == 1.0 else repr(j.duty),
+            j.asked,
+            j.cpus or None,
+            j.memory_gb or None,
+            j.partition,
+            _UNLIMITED if j.limit_s == math.inf else j.limit_s,
+            j.wanted,
+            j.ran_s,
+            j.waited_s,
+            None if j.state is JobState.DONE else j.state,
         )
         gpus = "+".join(map(str, j.sizes or (j.workers,)))
         own = (*(j.steps_per_s.get(t) for t in types), *(j.scaled.get(n, {}).get(t) for t, n in sized))
@@ -192,4 +226,6 @@ class _Lines:
         self._lines = lines
 
     def write(self, text: str) -> None:
-        self._lines.append(text)
+        """A row; one that would be taken for a comment begins with a quote."""
+        first, comma, rest = text.partition(",")
+        self._lines.append(f'"{first}"{comma}{rest}' if text.startswith("#") else text)

@@ -159,6 +159,20 @@ def test_bad_wishes(text: str, error: str) -> None:
         read_trace(text, TABLE)
 
 
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("recurring:vary=1e9", "vary must be at most 10"),
+        ("recurring:users=1e9", r"users must be at most 1e\+07"),
+        ("recurring:jobs=1e9", r"jobs must be at most 1e\+07"),
+        ("recurring:jobs=20,load=1e-9", "at so low a load the jobs would arrive over"),
+    ],
+)
+def test_wishes_beyond_all_measure(text: str, error: str) -> None:
+    with pytest.raises(TraceError, match=error):
+        read_trace(text, TABLE)
+
+
 def test_a_table_without_gangs() -> None:
     table = read_table(["model,batch,gpus,gpu_type,placement,steps_per_s,source", "m,,1,k80,one_node,1,x"])
 

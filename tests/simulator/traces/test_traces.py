@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.model import Mix
+from slurm_hadar.model import JobState, Mix
+from slurm_hadar.simulator.history import history_of_trace
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces import node_types, read_text, read_trace, table_csv
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -176,6 +177,57 @@ def test_what_is_written_is_read_again(jobs: list[TraceJob], scaled: dict[int, d
     trace = Trace("t.trace", "csv", tuple(sorted(jobs, key=lambda j: j.arrival_s)))
 
     assert read(table_csv.write(trace)) == trace
+
+
+_seconds = st.none() | st.floats(1, 1e6)
+
+
+@given(
+    st.sampled_from(("1", "#1", "#1,2", 'a"b')),
+    st.builds(dict, asked=st.sampled_from(("", "v100")), cpus=st.sampled_from((0.0, 8.0)), memory_gb=st.just(64.5),
+              partition=st.sampled_from(("", "gpu")), limit_s=_seconds | st.just(math.inf), ran_s=_seconds,
+              wanted=st.just("k80"), waited_s=_seconds, state=st.sampled_from((JobState.DONE, JobState.FAILED))),
+)  # fmt: skip
+def test_what_really_happened_is_kept(job_id: str, facts: dict[str, Any]) -> None:
+    """Also of jobs whose ids look like comments."""
+    trace = Trace("t.trace", "csv", (TraceJob(job_id, 0.0, "lm", None, 1, 9.0, **facts),))
+
+    assert read(table_csv.write(trace)) == trace
+
+
+def test_accounts_can_be_kept() -> None:
+    """Jobs that name no model by the speeds that they were given."""
+    trace = read_trace(str(DATA / "sacct.txt"), TABLE)
+    rates = Rates(TABLE, TABLE.gpu_types)
+    kept = read(table_csv.write(replace(trace, jobs=tuple(map(rates.rated, trace.jobs)))))
+
+    assert [j.job_id for j in kept.jobs if j.steps_per_s] == ["3", "7_1"]
+    assert [replace(j, steps_per_s={}) for j in kept.jobs] == list(trace.jobs)
+    assert {j.job_id: j.state for j in kept.jobs} == {"1": JobState.DONE, "3": JobState.FAILED, "7_1": JobState.DONE}
+    for one, other in zip(trace.jobs, kept.jobs, strict=True):
+        speeds, same = rates.of(one, one.workers), rates.of(other, other.workers)
+        assert {t: s.steps_per_s for t, s in speeds.items()} == {t: s.steps_per_s for t, s in same.items()}
+
+
+def test_what_was_cut_short_teaches_nothing() -> None:
+    """Where accounts are read as a trace, as where they are read as accounts."""
+    history = history_of_trace(read_trace(str(DATA / "sacct.txt"), TABLE), TABLE)
+
+    assert [job.job_id for job in history if job.teaches] == ["1", "7_1"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "error"),
+    [
+        ("state", "killed", "state must be one of done, failed, not 'killed'"),
+        ("limit_s", "never", "limit_s"),
+        ("cpus", "-1", "cpus"),
+        ("waited_s", "nan", "waited_s"),
+    ],
+)
+def test_what_cannot_have_happened(column: str, value: str, error: str) -> None:
+    with pytest.raises(TraceError, match=f"t.trace:2: {error}"):
+        read(f"job_id,arrival_s,model,gpus,steps,{column}\na,0,lm,1,9,{value}\n")
 
 
 # Gavel's
