@@ -41,6 +41,17 @@ def _text(record: JobRecord) -> str:
     return json.dumps({name: getattr(record, name) for name in _FIELDS}, separators=(",", ":"))
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Of the file that has this name; (0, 0) where there is none, None where that cannot be told now."""
+    try:
+        entry = path.stat()
+    except FileNotFoundError:
+        return 0, 0
+    except OSError:
+        return None
+    return entry.st_dev, entry.st_ino
+
+
 class Journal(Reader):
     """The controller's memory. ``path`` may be ``:memory:``; all methods raise StoreError with one clear line."""
 
@@ -48,6 +59,7 @@ class Journal(Reader):
         self.path = path
         self.moved_aside: Path | None = None
         self._db = self._open()
+        self._file = _identity(Path(path)) if str(path) != ":memory:" else None
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -94,6 +106,11 @@ class Journal(Reader):
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """All or nothing: a kill in between leaves the state before."""
+        if self._file is not None and _identity(Path(self.path)) not in (self._file, None):
+            raise StoreError(
+                f"the journal {self.path} was removed or replaced while it was open: what is written would be lost; "
+                "start the controller again"
+            )
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield self._db

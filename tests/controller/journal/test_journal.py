@@ -156,3 +156,21 @@ def test_a_round_that_an_older_version_skipped() -> None:
         journal.connection.execute("UPDATE rounds SET record = ? WHERE round = ?", (json.dumps(old), number))
 
     assert [entry["skipped"] for entry in journal.rounds_since(0.0)] == [True, False]
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_taken_away_is_not_written_to(tmp_path: Path, replaced: bool) -> None:
+    """What is written would be in no file that anybody can open."""
+    path = tmp_path / "journal.db"
+    journal = Journal(path)
+    journal.save_jobs([JobRecord("1")])
+    path.rename(tmp_path / "elsewhere")
+    if replaced:
+        path.touch()
+
+    with pytest.raises(
+        StoreError, match=r"was removed or replaced while it was open.*start the controller again"
+    ) as told:
+        journal.save_jobs([JobRecord("2")])
+    assert not told.value.passes
+    journal.close()
