@@ -347,10 +347,9 @@ class ForkedRun:
         stand_still(self._link, self._gang, period.decision.pause_s)
 
     def _end(self, period: _OwnPeriod, saved: bool) -> None:
-        """Slurm ends the job: the offer is the save."""
+        """Slurm ends the job: the offer is the save. One that has failed was told of."""
         if self._gang.leads and saved and period.steps:
             say(f"told to end (SIGTERM); the {period.steps} steps of copy {self.copy} in this period are saved")
-        self._ending.safe = saved or not period.steps
         die()
 
     def _report(self, commit: Commit) -> None:

@@ -62,7 +62,8 @@ def _submitted(directory: Path, environ: MutableMapping[str, str], ask: Ask) -> 
     array = environ["SLURM_ARRAY_JOB_ID"]
     known = array_submissions(array, ask)
     first = [submitted for restarts, submitted in known if restarts == 0]
-    others = [noted for other in directory.parent.glob(f"{array}_*") if (noted := first_submitted(other))]
+    copies = (other for other in directory.parent.glob(f"{array}_*") if other.name[len(array) + 1 :].isdecimal())
+    others = [noted for other in copies if (noted := first_submitted(other))]
     if first:
         submitted = min(first)
     elif others:

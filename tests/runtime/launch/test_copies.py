@@ -47,6 +47,8 @@ def test_what_another_copy_has_noted(root: Path) -> None:
     """Not what a copy of an earlier job with the same id has."""
     note_owner(environ_of(1, root), "2020-01-01T00:00:00")
     note_owner(environ_of(2, root), FIRST)
+    (root / "70_2.before-20260101T000000").mkdir(mode=0o700)
+    (root / "70_2.before-20260101T000000" / "owner").write_text("c 70_2 2026-12-31T00:00:00")
     (root / "70_4").mkdir(mode=0o700)
     (root / "70_4" / "owner").touch()  # left empty by a full disk
 
