@@ -37,6 +37,7 @@ QUIET_S = 10.0
 WELCOME_S = 3.0
 RETRY_S = 10.0
 WINDOW_S = 10.0
+REMIND_S = 600.0
 FAREWELL_MS = 1000
 MAX_SPOOL_BYTES = 8 * 2**20
 
@@ -114,6 +115,7 @@ class Reporter:
         self._saves = 0
         self._failures = 0
         self._read = b""
+        self._plan_fault: float | None = None
 
     def turn(self, pipe: int) -> bool:
         """Wait for a tick, an order or the agent; then do what is due. False when it is time to go."""
@@ -172,7 +174,10 @@ class Reporter:
         except (ChannelError, CheckpointError) as error:
             say(f"dropped an order: {error}")
         except OSError as error:
-            say(f"cannot write the plan of the forked job to {directory}: {error.strerror}")
+            now = time.monotonic()
+            if self._plan_fault is None or now - self._plan_fault > REMIND_S:  # each round may bring a plan
+                self._plan_fault = now
+                say(f"cannot write the plan of the forked job to {directory}: {error.strerror}")
 
     def _ask_to_save(self, why: str, pause_s: float) -> None:
         page = self._page()
