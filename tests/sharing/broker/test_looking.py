@@ -212,15 +212,3 @@ def test_measured_memory_is_told_and_reserves_nothing(path: Path) -> None:
         session.took(1 << 62, 0)
     assert status_of(path)["sessions"][0]["measured"] is None
     session.close()
-
-
-def test_what_a_killed_broker_has_left_is_none(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(short_tmp))
-    folder = short_tmp / f"{FOLDER}x"
-    folder.mkdir()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.bind(str(folder / "gpu"))
-        sock.listen()
-        assert folder / "gpu" in sockets()
-
-    assert (folder / "gpu").is_socket() and folder / "gpu" not in sockets()
