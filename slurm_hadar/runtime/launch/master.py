@@ -34,8 +34,8 @@ def address_of(node: str) -> str:
 
 def free_port(environ: Mapping[str, str]) -> int:
     """A port that other jobs on the node do not use: from the job id and the restart, and free on this node. From the
-    cluster's name too, since small clusters on one machine begin their ids alike."""
-    cluster = zlib.crc32(environ.get("SLURM_CLUSTER_NAME", "").encode())
+    cluster's name and configuration too, since small clusters on one machine begin their ids alike."""
+    cluster = zlib.crc32("".join(environ.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_CONF")).encode())
     job, restart = int(environ.get("SLURM_JOB_ID", "0")), messages.restart_count(environ)
     for attempt in range(50):
         port = PORT_LOW + (cluster + job * 7 + restart * 3001 + attempt * 101) % PORT_COUNT
