@@ -8,7 +8,7 @@ from slurm_hadar.config import Config, Mode, with_given
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.expectation import Peek
 from slurm_hadar.controller.journal import ReadOnlyJournal, journal_copy
-from slurm_hadar.controller.journal.memory import memory_of, owner_of
+from slurm_hadar.controller.journal.memory import GIVEN, memory_of, owner_of
 from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
@@ -33,7 +33,7 @@ def as_given(config: Config) -> Config:
     """The configuration with what the controller was told on its command line, where that can be known."""
     try:
         with ReadOnlyJournal(chosen_state_dir(config) / JOURNAL) as journal:
-            return with_given(config, journal.load_given())
+            return with_given(config, memory_of(journal, GIVEN))
     except (StoreError, ConfigError):  # there is none, or it is of another version
         return config
 

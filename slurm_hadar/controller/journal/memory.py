@@ -1,4 +1,4 @@
-"""What a policy remembers from round to round, and whose it is."""
+"""What a policy remembers from round to round, and whose it is; beside it, what the controller was told."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from slurm_hadar.controller.journal.reading import Reader
 from slurm_hadar.controller.journal.salvage import row_object
-from slurm_hadar.controller.journal.store import Journal
 
-__all__ = ["memory_of", "owner_of"]
+__all__ = ["GIVEN", "memory_of", "owner_of"]
+
+#: The owner of what the controller was told on its command line; :func:`owner_of` gives no such name.
+GIVEN = "given"
 
 
 def owner_of(policy: str, params: Mapping[str, Any]) -> str:
@@ -17,7 +20,7 @@ def owner_of(policy: str, params: Mapping[str, Any]) -> str:
     return json.dumps([policy, dict(params)], sort_keys=True)
 
 
-def memory_of(journal: Journal, owner: str) -> Mapping[str, Any]:
+def memory_of(journal: Reader, owner: str) -> Mapping[str, Any]:
     """What the journal keeps for ``owner``; empty if nothing."""
     text = journal.load_memory(owner)
     return (row_object(text) or {}) if text else {}

@@ -16,7 +16,6 @@ from slurm_hadar.errors import StoreError
 __all__ = ["SORTS", "Reader"]
 
 #: What the queue can be sorted by, and the columns that this means.
-GIVEN = "given"  # in the table of memories, what no policy's name is
 SORTS = {
     "job": ("q.number",),
     "user": ("q.user",),
@@ -101,11 +100,6 @@ class Reader(Summaries):
     def trainings(self, last: int = 20) -> list[dict[str, Any]]:
         """What became of predictors' trainings, the newest first: began, ended, version, predictor, detail."""
         return self._rows("SELECT * FROM trainings ORDER BY began DESC LIMIT ?", (last,))
-
-    def load_given(self) -> Mapping[str, Any]:
-        """What :meth:`save_given` kept last."""
-        text = self.load_memory(GIVEN)
-        return (row_object(text) or {}) if text else {}
 
     def load_memory(self, owner: str) -> str | None:
         """What :meth:`save_memory` kept for ``owner``; None if another one's was kept since."""

@@ -15,7 +15,8 @@ from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.controller.journal.reading import GIVEN, Reader
+from slurm_hadar.controller.journal.memory import GIVEN
+from slurm_hadar.controller.journal.reading import Reader
 from slurm_hadar.controller.journal.records import (
     DashboardChanges,
     Decision,
