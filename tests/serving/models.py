@@ -64,6 +64,20 @@ class Unlike(Empty):
         return super().infer(requests)
 
 
+class Wide(Empty):
+    """Answers as many numbers as it is asked for."""
+
+    name = "wide"
+    inputs = (("n", "INT64", [1]),)
+    outputs = (("y", "INT64", [-1]),)
+
+    def infer(self, requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{"y": np.zeros(int(r["n"][0]), np.int64)} for r in requests]
+
+    def examples(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {"any": [{"n": np.ones(1, np.int64)}]}
+
+
 def build() -> list[Any]:
     return [Sleeper(), Empty()]
 

@@ -340,3 +340,29 @@ def test_a_static_model_loses_nothing(slo: str) -> None:
     rates = {name: simulate(trace, name, ServeOptions(LAW)).finish_rate for name in Name}
 
     assert rates[Name.ORLOJ] >= max(rates.values()) - 0.01
+
+
+def test_who_comes_again_runs_alone_and_first() -> None:
+    two = scheduler(Name.ORLOJ, {model: Setup(LAW, 1.0, TWO) for model in ("a", "b")})
+    workers = [Worker("slow", 0.5, frozenset("a")), Worker("fast", 1.0)]
+    two.equip(workers)
+    for number in range(3):
+        two.arrive(_request(number, "short", 5.0, "a"), 0.0)
+    for number, model, deadline_s in ((3, "b", 5.0), (4, "a", 5.0), (5, "a", 1.0), (6, "b", 5.0), (7, "a", 0.05)):
+        two.again(_request(number, "long", deadline_s, model))
+
+    assert two.queued == 8
+    assert [(r.request.number, r.why) for r in two.expire(0.0)] == [(7, Refusal.HOPELESS)]
+    assert two.next_expiry_s() == pytest.approx(0.9)
+    first, slow = two.choose(0.0, workers), two.choose(0.0, workers[:1])
+    assert (first.worker.name, [r.number for r in first.requests], first.expected_s) == (
+        "fast",
+        [3],
+        pytest.approx(0.1),
+    )
+    assert (slow.worker.name, [r.number for r in slow.requests], slow.expected_s) == ("slow", [4], pytest.approx(0.2))
+    assert two.withdraw(_request(6, "long", 5.0, "b"))
+    assert not two.withdraw(_request(3, "long", 5.0, "b"))
+    assert [(r.request.number, r.why) for r in two.expire(2.0)] == [(5, Refusal.TOO_LATE)]
+    assert sorted(r.number for r in two.choose(2.0, workers).requests) == [0, 1, 2]
+    assert two.queued == 0

@@ -207,6 +207,29 @@ def test_a_request_that_kills_workers_is_refused(server: Running) -> None:
         assert client.infer("sleeper", _inputs(1, 1), deadline_ms=PATIENT_MS).outputs["sum"].tolist() == [1]
 
 
+def test_who_shares_a_batch_with_such_a_request_is_answered(server: Running) -> None:
+    """Tried once more each is alone, so that only the one that kills is refused."""
+    answers: dict[int, Any] = {}
+
+    def ask(number: int, ms: float) -> None:
+        with ServingClient(server.url) as client:
+            try:
+                answers[number] = client.infer("sleeper", _inputs(ms, number), deadline_ms=PATIENT_MS).outputs["sum"]
+            except ServingError as error:
+                answers[number] = error.status
+
+    askers = [threading.Thread(target=ask, args=(n, -2 if n == 2 else 500 if n == 0 else 1)) for n in range(5)]
+    askers[0].start()
+    until(lambda: server.workers()[0]["state"] == "busy")
+    for asker in askers[1:]:
+        asker.start()
+    until(lambda: server.status()["queued"] == 4 or server.workers()[0]["batch"] == 4)
+    for asker in askers:
+        asker.join(WAIT_S)
+
+    assert answers == {0: 0, 1: 1, 2: 503, 3: 3, 4: 4}
+
+
 @pytest.mark.parametrize(
     ("speed", "others", "taken_for"),
     [(1.3, [], 1.0), (0.7, [], 1.0), (0.5, [], 0.5), (2.0, [], 2.0), (0.55, [0.5], 0.5), (2.5, [1.0, 2.0], 2.0)],
@@ -266,6 +289,23 @@ def test_the_end_answers_whom_it_has_accepted() -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+@pytest.mark.thorough
+def test_the_end_waits_for_who_reads_slowly() -> None:
+    """As long as for all who were accepted: an answer that is ready is still to be sent."""
+    server = Running("--drain", "40s", function="Wide").ready()
+    body = json.dumps(request_body({"n": np.array([3_000_000])}, deadline_ms=PATIENT_MS))
+    reader = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
+    reader.request("POST", "/v2/models/wide/infer", body)
+    response = reader.getresponse()
+    server.process.send_signal(signal.SIGTERM)
+    until(lambda: any("ending" in line for line in server.lines))
+    began = time.monotonic()
+    until(lambda: time.monotonic() > began + 7 or server.process.poll() is not None)
+
+    assert len(json.loads(response.read())["outputs"][0]["data"]) == 3_000_000
+    assert server.process.wait(WAIT_S) == 0
 
 
 def test_it_ends_though_nobody_reads_what_it_says() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from slurm_hadar.serving.scheduling.policy import Policy, Proposal
-from slurm_hadar.serving.scheduling.request import Batch, Refused, Request, Worker
+from slurm_hadar.serving.scheduling.request import Batch, Refusal, Refused, Request, Worker
 
 __all__ = ["Scheduler"]
 
@@ -16,6 +16,7 @@ class Scheduler:
 
     def __init__(self, policies: Mapping[str, Policy]) -> None:
         self.policies = dict(policies)
+        self._again: dict[int, Request] = {}
 
     def equip(self, workers: Collection[Worker]) -> None:
         """All that there are, idle or not. A model that none of them holds is left with those of before: others are to
@@ -28,13 +29,22 @@ class Scheduler:
     def arrive(self, request: Request, now_s: float) -> None:
         self.policies[request.model].arrive(request, now_s)
 
+    def again(self, request: Request) -> None:
+        """A request whose worker was lost. It runs by itself, before all others: its turn had come, and who of a batch
+        has killed a worker is not known, but is not to kill another one for the rest."""
+        self._again[request.number] = request
+
     def withdraw(self, request: Request) -> bool:
         """Whether it was still queued."""
+        if self._again.pop(request.number, None) is not None:
+            return True
         return self.policies[request.model].withdraw(request.number)
 
     def choose(self, now_s: float, idle: Collection[Worker]) -> Batch | None:
         """The best batch now, and its worker: of all models, and of the idle workers of each speed. None: nothing is to
         be started, or nobody is idle."""
+        if (alone := self._by_itself(idle)) is not None:
+            return alone
         best: tuple[Proposal, str, Worker] | None = None
         looked: set[tuple[float, str]] = set()
         for worker in idle:
@@ -52,16 +62,34 @@ class Scheduler:
             self.policies[model].withdraw(request.number)
         return Batch(model, proposal.requests, worker, proposal.expected_s)
 
+    def _by_itself(self, idle: Collection[Worker]) -> Batch | None:
+        for number, request in self._again.items():
+            able = [worker for worker in idle if worker.holds(request.model)]
+            if able:
+                worker = max(able, key=lambda w: w.speed)
+                del self._again[number]
+                run_s = self.policies[request.model].run_times(request.application).mean_s
+                return Batch(request.model, (request,), worker, run_s / worker.speed)
+        return None
+
     def ended(self, batch: Batch, seconds: float, now_s: float) -> None:
         """A batch has run for so long on its worker."""
         self.policies[batch.model].observe(batch.requests, seconds * batch.worker.speed, now_s)
 
     def expire(self, now_s: float) -> list[Refused]:
         """Who is given up now: to be told at once."""
-        return [refused for policy in self.policies.values() for refused in policy.expire(now_s)]
+        late = [request for request in self._again.values() if self._last_start_s(request) < now_s]
+        for request in late:
+            del self._again[request.number]
+        given_up = [Refused(r, Refusal.TOO_LATE if r.last_s < now_s else Refusal.HOPELESS) for r in late]
+        return given_up + [refused for policy in self.policies.values() for refused in policy.expire(now_s)]
 
     def next_expiry_s(self) -> float:
-        return min((policy.next_expiry_s() for policy in self.policies.values()), default=float("inf"))
+        ends = [policy.next_expiry_s() for policy in self.policies.values()]
+        return min([*ends, *map(self._last_start_s, self._again.values())], default=float("inf"))
+
+    def _last_start_s(self, request: Request) -> float:
+        return self.policies[request.model].last_chance_s(request)
 
     def refresh(self, now_s: float) -> None:
         """Whatever is due; when nobody waits for a decision."""
@@ -71,8 +99,4 @@ class Scheduler:
 
     @property
     def queued(self) -> int:
-        return sum(len(policy.queued) for policy in self.policies.values())
-
-    def waiting(self) -> Sequence[Request]:
-        """All that are queued, in no order."""
-        return [request for policy in self.policies.values() for request in policy.queued.values()]
+        return len(self._again) + sum(len(policy.queued) for policy in self.policies.values())

@@ -372,13 +372,15 @@ class Desk:
                 self._refuse(waiting, ServingError(f"the model fails on this request: {failures[str(place)]}", 500))
                 continue
             self._forget(waiting)
+            if waiting.future.done():  # its client is just going
+                continue
             queued_s = running.started_s - waiting.accepted_s
             waiting.future.set_result(Answer(outputs, queued_s, len(batch.requests), ran_s, name))
         self._pump(now_s)
         asyncio.get_running_loop().call_soon(self._scheduler.refresh, now_s)  # behind what the pump has begun
 
     def _gone(self, name: str, why: str) -> None:
-        """A worker's requests are tried once more, by another, if there is time."""
+        """A worker's requests are tried once more, by another and each by itself, if there is time."""
         now_s = time.monotonic()
         worker, running = self._workers.pop(name, None), self._running.pop(name, None)
         if worker is not None:
@@ -389,7 +391,12 @@ class Desk:
             self._tell(f"worker {name} {why}; another one is started")
         else:
             self._could_not_begin(name, self._why.pop(name, f"it {why}"))
-        for request in () if running is None else running.batch.requests:
+        if running is not None:
+            self._retry(running.batch, why, now_s)
+
+    def _retry(self, batch: Batch, why: str, now_s: float) -> None:
+        assert self._scheduler is not None
+        for request in batch.requests:
             waiting = self._waiting.get(request.number)
             if waiting is None:
                 continue
@@ -399,7 +406,9 @@ class Desk:
             del self._waiting[request.number]
             waiting.tries += 1
             waiting.request = replace(request, number=next(self._numbers))
-            self._enter(waiting, now_s)
+            self._waiting[waiting.request.number] = waiting
+            self._scheduler.again(waiting.request)
+        self._pump(now_s)
 
     def _could_not_begin(self, name: str, why: str) -> None:
         """Where no worker ever was ready, and as many as there are to be have failed, the fault is the model's."""

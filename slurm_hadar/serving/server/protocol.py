@@ -20,6 +20,7 @@ __all__ = ["Asked", "encode", "encode_in_pieces", "read_request"]
 
 _PIECE = 10_000  # numbers: about 5 ms of encoding
 _LONGEST_TAG = 64
+_LONGEST_SIDE = 1 << 31  # of a tensor
 _LONGEST_MS = 86_400_000.0
 _MOST_STEPS = 8
 
@@ -125,8 +126,8 @@ def _steps(parameters: Mapping[str, Any]) -> tuple[Step, ...]:
 
 def _tensor(tensor: Mapping[str, Any], spec: TensorSpec) -> Any:
     name, shape = spec.name, tensor.get("shape")
-    if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
-        raise _bad(f"shape of {name} must be a list of whole numbers")
+    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n <= _LONGEST_SIDE for n in shape):
+        raise _bad(f"shape of {name} must be a list of whole numbers, each at most {_LONGEST_SIDE}")
     if tensor.get("datatype") != spec.datatype:
         raise _bad(f"datatype of {name} must be {spec.datatype}, not {str(tensor.get('datatype'))[:20]!r}")
     if not spec.admits(shape):
@@ -140,7 +141,11 @@ def _tensor(tensor: Mapping[str, Any], spec: TensorSpec) -> Any:
         raise _bad(f"data of {name} is ragged") from None
     if values.size != math.prod(shape):
         raise _bad(f"data of {name} has {values.size} values where shape {shape} has {math.prod(shape)}")
-    return _typed(values, spec).reshape(shape)
+    typed = _typed(values, spec)
+    try:
+        return typed.reshape(shape)
+    except ValueError:  # of no values, but with sides that numpy cannot count
+        raise _bad(f"shape of {name} is too large") from None
 
 
 def _typed(values: Any, spec: TensorSpec) -> Any:

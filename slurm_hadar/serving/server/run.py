@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ __all__ = ["ServerOptions", "run_server"]
 
 _CONNECTIONS = 1000  # beyond those of requests that may wait
 _FILES = 200  # beyond connections
+_LAST_WORDS_S = 5  # to send what is ready, at least
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class _Run:
             ssl_keyfile=options.key,
             limit_concurrency=connections,
             timeout_keep_alive=60,
-            timeout_graceful_shutdown=5,
+            timeout_graceful_shutdown=_LAST_WORDS_S,
         )
         try:
             settings.load()
@@ -115,5 +118,9 @@ class _Run:
 
     async def _end(self) -> None:
         self._tell("ending: accepted requests are still answered")
+        until_s = time.monotonic() + self._options.drain_s
         await self._desk.drain(self._options.drain_s)
+        # a large answer is still to be encoded, and a slow client to read it
+        left_s = math.ceil(until_s - time.monotonic())
+        self._server.config.timeout_graceful_shutdown = max(_LAST_WORDS_S, left_s)
         self._server.should_exit = True

@@ -1,0 +1,74 @@
+"""Between HTTP and workers, without either."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slurm_hadar.serving.server.desk import Accepted, Desk, DeskOptions
+from slurm_hadar.serving.server.metrics import ServingMetrics
+from slurm_hadar.serving.server.protocol import Asked
+from slurm_hadar.serving.server.workers.pool import WorkerEvents
+from slurm_hadar.serving.simulation.scaling import Bounds
+
+MODEL = {"name": "m", "inputs": [], "outputs": []}
+
+
+class _Workers:
+    """One, that is told of batches and says nothing."""
+
+    places = 1
+    events: WorkerEvents
+
+    def hear(self, events: WorkerEvents) -> _Workers:
+        self.events = events
+        return self
+
+    def pids(self) -> dict[str, int]:
+        return {"one": 1}
+
+    def proved(self, name: str) -> None:
+        pass
+
+    def send(self, _name: str, _frames: Any) -> None:
+        pass
+
+    def nodes(self) -> dict[str, str]:
+        return {"one": "here"}
+
+    def close(self) -> None:
+        pass
+
+
+def test_who_goes_as_the_batch_ends_leaves_the_others_their_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client's going is known, and its task has not run yet, when the worker's message is read."""
+
+    workers = _Workers()
+    monkeypatch.setattr("slurm_hadar.serving.server.desk.Pool", lambda *given: workers.hear(given[-1]))
+
+    async def played() -> tuple[list[Accepted], Desk]:
+        desk = Desk(DeskOptions("m.py", Bounds(1, 1), 10.0), ServingMetrics(), print, print)
+        singles = {"of": [0.01] * 5}
+        laws = {"1": 0.01, "4": 0.01}
+        told = {"metadata": MODEL, "applications": [], "singles": singles, "batches": laws}
+        workers.events.message("one", {"kind": "ready", "models": [told]}, [])
+        asked = [desk.accept("m", Asked({"x": np.zeros(1)}, "", "of", 10.0), 1) for _ in range(4)]
+        workers.events.message("one", {"kind": "done", "batch": 1, "failures": {}}, [{"y": 1}])
+        assert desk.status()["workers"][0]["batch"] == 3
+        asked[1].future.cancel()
+        workers.events.message("one", {"kind": "done", "batch": 2, "failures": {}}, [{"y": n} for n in (2, 3, 4)])
+        for accepted in asked:
+            desk.release(accepted)
+        desk.close()
+        return asked, desk
+
+    asked, desk = asyncio.run(played())
+
+    assert asked[1].future.cancelled()
+    assert [asked[n].future.result().outputs["y"] for n in (0, 2, 3)] == [1, 3, 4]
+    assert [of["abandoned"] for of in desk.status()["applications"]] == [1]
