@@ -90,6 +90,7 @@ def options(draw: st.DrawFn) -> SimOptions:
         unmovable=draw(st.sampled_from((0.0, 0.0, 0.5))),
         speed_error=draw(st.sampled_from((0.0, 0.5))),
         report_s=draw(st.sampled_from((0.0, 70.0))),
+        predictor=draw(st.sampled_from((None, None, "group_median"))),
         max_rounds=3000,
     )
 

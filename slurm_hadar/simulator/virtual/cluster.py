@@ -299,7 +299,7 @@ class VirtualCluster(Cluster[Observation]):
             placement = place_by_slurm(ledger, job.template)
             if placement:
                 self._queue.remove(job)
-                self._active[job.job_id] = job
+                self._enter(job)
                 self._start_job(job, placement, 0.0)
                 ledger.take(arena.gang(placement))
 
@@ -361,10 +361,12 @@ class VirtualCluster(Cluster[Observation]):
 
     def _admit(self) -> None:
         while self._queue and self._queue[-1].arrival <= self._now:
-            job = self._queue.pop()
-            self._active[job.job_id] = job
-            if self._foresight is not None:
-                self._foresight.arrived(job)
+            self._enter(self._queue.pop())
+
+    def _enter(self, job: VirtualJob) -> None:
+        self._active[job.job_id] = job
+        if self._foresight is not None:
+            self._foresight.arrived(job)
 
     def _start_job(self, job: VirtualJob, placement: Placement, delay_s: float) -> None:
         cost_s = job.terms.restart_s if job.resumes(self._now) else job.terms.start_s
