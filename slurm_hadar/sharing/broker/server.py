@@ -9,7 +9,8 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,11 @@ __all__ = ["Broker", "Limits"]
 
 NS = 1_000_000_000
 _MOST_S = 1e9
+#: What needs no session. A user's next question waits so many times as long as the last one took, so that nobody's take
+#: more than a twentieth of the time in which turns are given.
+_QUESTIONS = ("status", "give_way")
+_REST = 20
+_AT_ONCE = 8  # lines of one process, before it is the others' turn to be heard
 #: For how long a session may be told to give way at once: who told it so may be gone.
 LONGEST_WAY_S = 60.0
 
@@ -52,6 +58,7 @@ class _Peer:
     uid: int
     process: int  # a pidfd: readable when the process has ended, and never another process
     lines: Lines = field(default_factory=Lines)
+    unread: deque[bytes] = field(default_factory=deque)
     progress: int | None = None  # the file that it shares with us, once it is let in
     label: str = ""
     reported: bool = False
@@ -89,6 +96,8 @@ class Broker:
         self._path, self._rules, self._limits, self._say, self._left = path, rules, limits, say, left
         self._desk = Desk(rules)
         self._peers: dict[str, _Peer] = {}
+        self._parked: dict[str, int] = {}  # who has said too much, or asks too early: not read till then
+        self._rests_ns: dict[int, int] = {}  # until when a user's next question waits
         self._selector = selectors.DefaultSelector()
         self._accepted = 0
         self._alone_since_ns = time.monotonic_ns()
@@ -112,6 +121,7 @@ class Broker:
                         self._read(key.data)
                     else:  # ended; a child of it may still have the socket open
                         self._drop(key.data)
+            self._unpark()
             now = time.monotonic_ns()
             self._account(now)
             self._tell(self._desk.look(now))
@@ -135,6 +145,7 @@ class Broker:
         moments = [self._desk.deadline_ns()]
         if not self._peers and self._limits.linger_s is not None:
             moments.append(round(self._alone_since_ns + self._limits.linger_s * NS) + 1)
+        moments += self._parked.values()
         recalled = self._desk.recalled()
         for name, since_ns in [*recalled.items(), *self._desk.asked().items()]:
             if not self._peers[name].reported:
@@ -192,14 +203,53 @@ class Broker:
         if not data:
             self._drop(peer)
             return
+        with self._refusing(peer):
+            peer.unread.extend(peer.lines.feed(data))
+            self._hear(peer)
+
+    @contextlib.contextmanager
+    def _refusing(self, peer: _Peer) -> Iterator[None]:
         try:
-            for line in peer.lines.feed(data):
-                self._tell(self._answer(peer, decoded(line)))
+            yield
         except ChannelError as error:
             self._say(f"{_shown(peer)} was refused: {error}")
             with contextlib.suppress(OSError):
                 peer.sock.send(encoded("refused", reason=str(error)))
             self._drop(peer)
+
+    def _hear(self, peer: _Peer) -> None:
+        """What it has said, some lines of it, and no question that comes too early. For the rest it is parked."""
+        for _ in range(_AT_ONCE):
+            if not peer.unread or peer.name not in self._peers:
+                return
+            said = decoded(peer.unread[0])
+            if said["op"] not in _QUESTIONS:
+                peer.unread.popleft()
+                self._tell(self._answer(peer, said))
+                continue
+            if time.monotonic_ns() < (due_ns := self._rests_ns.get(peer.uid, 0)):
+                self._park(peer, due_ns)
+                return
+            peer.unread.popleft()
+            began = time.thread_time_ns()
+            self._tell(self._answer(peer, said))
+            self._rests_ns[peer.uid] = time.monotonic_ns() + _REST * (time.thread_time_ns() - began)
+        if peer.unread and peer.name in self._peers:
+            self._park(peer, 0)
+
+    def _park(self, peer: _Peer, until_ns: int) -> None:
+        self._selector.unregister(peer.sock)
+        self._parked[peer.name] = until_ns
+
+    def _unpark(self) -> None:
+        now = time.monotonic_ns()
+        for name in [name for name, until_ns in self._parked.items() if until_ns <= now]:
+            if self._parked.pop(name, None) is None:  # dropped meanwhile
+                continue
+            peer = self._peers[name]
+            self._selector.register(peer.sock, selectors.EVENT_READ, peer)
+            with self._refusing(peer):
+                self._hear(peer)
 
     def _answer(self, peer: _Peer, said: dict[str, Any]) -> list[Note]:
         now = time.monotonic_ns()
@@ -316,8 +366,9 @@ class Broker:
     def _drop(self, peer: _Peer) -> None:
         if self._peers.pop(peer.name, None) is None:
             return
-        for end in (peer.sock, peer.process):
-            self._selector.unregister(end)
+        if self._parked.pop(peer.name, None) is None:
+            self._selector.unregister(peer.sock)
+        self._selector.unregister(peer.process)
         now = time.monotonic_ns()
         self._account(now, peer)
         peer.close()

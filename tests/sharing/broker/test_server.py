@@ -22,7 +22,7 @@ from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import give_way, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
-from slurm_hadar.sharing.broker.wire import LONGEST, decoded
+from slurm_hadar.sharing.broker.wire import LONGEST, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
 
@@ -414,6 +414,31 @@ def test_an_administrators_broker_serves_all_users_and_leaves_room_for_each(
     assert own["label"] == "mine" and not mine.alone
     assert broker.said[-1].endswith("of user 4243 was refused: it has ended")
     mine.close()
+
+
+def test_who_asks_without_end_keeps_nobody_from_turns(
+    running: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All questions of a user are answered, in a small part of the time."""
+    asked: list[str] = []
+
+    def told(op: str, **values: Any) -> bytes:
+        asked.extend([op] * (op == "status"))
+        return encoded(op, **values)
+
+    monkeypatch.setattr(server, "encoded", told)
+    running()
+    with _raw(short_tmp / "s") as sock:
+        sock.sendall(b'{"op": "status"}\n' * 2000)
+        poll(lambda: bool(asked))
+        session = Session(short_tmp / "s", WORK)
+        for _ in range(5):
+            with session.iteration():
+                pass
+        session.close()
+        in_between = len(asked)
+        poll(lambda: len(asked) > in_between)
+    assert in_between < 500
 
 
 def test_a_second_broker_is_refused_and_one_that_died_leaves_nothing_in_the_way(running: Any, short_tmp: Path) -> None:
