@@ -116,6 +116,7 @@ class Reporter:
         self._failures = 0
         self._read = b""
         self._plan_fault: float | None = None
+        self._owed: tuple[str, float] | None = None  # asked to save before the training had begun: why, and the pause
 
     def turn(self, pipe: int) -> bool:
         """Wait for a tick, an order or the agent; then do what is due. False when it is time to go."""
@@ -129,7 +130,10 @@ class Reporter:
             self._obey(order)
         if self._gives_way.keep_up():
             self._meter.restart()
-        self._report_due(self._page())
+        page = self._page()
+        if self._owed is not None and page is not None and page.words[shared.RESUMABLE]:
+            self._ask_to_save(*self._owed)
+        self._report_due(page)
         self._connection.keep_up(lambda: messages.encode(self._make("hello", self._page())))
         return True
 
@@ -156,8 +160,10 @@ class Reporter:
         page = self._page()
         if order.kind == "save":
             self._ask_to_save(order.why, order.pause_s)
-        elif order.kind == "go_on" and page is not None:
-            page.words[shared.GO_ON] += 1
+        elif order.kind == "go_on":
+            self._owed = None
+            if page is not None:
+                page.words[shared.GO_ON] += 1
         elif order.kind == "plan":
             self._pass_on(order.plan)
         elif order.kind == "turns" and self._gives_way.obey(order.share or 0.0, order.for_s or 0.0):
@@ -182,8 +188,13 @@ class Reporter:
     def _ask_to_save(self, why: str, pause_s: float) -> None:
         page = self._page()
         if page is None or not page.words[shared.RESUMABLE]:
-            say(f"asked to save ({why}), but the training does not use slurm_hadar.train here: nothing is saved")
+            if page is not None and page.words[shared.STEPS] > 0:
+                say(f"asked to save ({why}), but the training does not use slurm_hadar.train here: nothing is saved")
+            else:  # one that is to resume may take minutes to load
+                self._owed = why, pause_s
+                say(f"asked to save ({why}): nothing is saved before a training with slurm_hadar.train has begun here")
             return
+        self._owed = None
         page.seconds[shared.PAUSE_S] = pause_s
         page.words[shared.ASKED] += 1
         say(f"asked to save at step {page.words[shared.STEPS]}: {why}")

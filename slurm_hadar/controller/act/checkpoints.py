@@ -51,6 +51,7 @@ class _State(enum.Enum):
     SAVED = enum.auto()
     SAVING = enum.auto()
     FAILED = enum.auto()  # not in time, which costs the job its word for a while
+    LOADING = enum.auto()  # not in time either, which breaks no promise
 
 
 class Checkpoints:
@@ -90,12 +91,13 @@ class Checkpoints:
         self._await_prompt(seen, wanted)
         states = {job_id: self._judge(seen.records[job_id]) for job_id in wanted}
         limit_s = self._context.config.jobs.ack_timeout_s
-        words = {_State.SAVING: _SAVING, _State.FAILED: f"no checkpoint within jobs.ack_timeout_s = {limit_s:g}"}
+        late = f"no checkpoint within jobs.ack_timeout_s = {limit_s:g}"
+        words = {_State.SAVING: _SAVING, _State.FAILED: late, _State.LOADING: f"{late}: its training has not begun"}
         vetoed.update({j: words[state] for j, state in states.items() if state is not _State.SAVED})
         # what it has saved may be its end; stopped now, its script would come to its end once more
         finishing = {j for j in wanted if self.finishes(seen, j)}
         vetoed.update(dict.fromkeys(finishing, _FINISHES))
-        pending = {j for j, state in states.items() if state is not _State.FAILED} - finishing
+        pending = {j for j, state in states.items() if state in (_State.SAVED, _State.SAVING)} - finishing
         if self._context.stopping():
             vetoed.update({c.job_id: "the controller is stopping" for c in stops})
             pending.clear()
@@ -153,6 +155,9 @@ class Checkpoints:
             return _State.SAVED
         if time.monotonic() < asked.deadline:
             return _State.SAVING
+        if not self._context.book.begun(record.job_id, record.restarts):
+            record.unsaved, record.unsaved_until = 0, time.time() + self._context.config.jobs.ack_timeout_s
+            return _State.LOADING
         record.unsaved += 1
         record.unsaved_until = time.time() + min(LONGEST_UNSAVED_S, UNSAVED_S * 2 ** (record.unsaved - 1))
         return _State.FAILED

@@ -31,12 +31,14 @@ _Voice = TypeVar("_Voice", str, tuple[str, str])
 class JobNews:
     """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock, as are ``done_at``, when
     it was first heard that all steps are made, and ``first_step``, when it was heard of a step of this run, or of what
-    a server wants, which it tells once it can answer; ``shared_speeds`` are those on a shared GPU, each with its
-    company; ``before`` is the last word of the incarnation before, which a restart between two rounds would else hide.
+    a server wants, which it tells once it can answer; ``begun``: it has told of a training; ``shared_speeds`` are those
+    on a shared GPU, each with its company; ``before`` is the last word of the incarnation before, which a restart
+    between two rounds would else hide.
     """
 
     report: Report
     heard: float
+    begun: bool = False
     hello: float | None = None
     first_step: float | None = None
     first_steps: int | None = None
@@ -162,6 +164,11 @@ class ReportBook:
         news = self.get(job_id)
         return bool(news and news.report.restart == restart and news.saved_at is not None and news.saved_at >= moment)
 
+    def begun(self, job_id: str, restart: int) -> bool:
+        """Whether this incarnation has told of a training: one that is to resume may take minutes to load before."""
+        news = self.get(job_id)
+        return news is not None and news.report.restart == restart and news.begun
+
     def finishes(self, job_id: str, restart: int) -> bool:
         """Whether this incarnation has made its last step and is about to end by itself. Who goes on for much longer
         does something else, such as a long evaluation."""
@@ -205,6 +212,7 @@ def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -
     now = time.time()
     news.report, news.heard, news.live = report, now, live
     news.identity = identity or news.identity
+    news.begun = news.begun or report.resumable or bool(report.steps)
     if report.kind == "hello" and news.hello is None:
         news.hello = now
     _note_start(news, report, now)

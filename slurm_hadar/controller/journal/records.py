@@ -71,7 +71,8 @@ class JobRecord:
     ``ran_on``: the nodes of the present run, as long as it was not this controller that stopped it.
     ``graph_fault``: why the graph that its comment names cannot be used. ``lowered``: why it weighs less than stated.
     ``unsaved`` counts in a row how often it promised to save when asked and did not; it is not asked again before
-    ``unsaved_until``. ``limit_asked``: when it was asked to save before its time limit, in this run.
+    ``unsaved_until``, which is also set where its training had not begun. ``limit_asked``: when it was asked to save
+    before its time limit, in this run.
     ``forgotten``: how many things its training says go on in it but are in no checkpoint.
     ``wanted``: of a server of models, the workers that it last said it wants; 0 = it has not said, or is none.
     ``retries``: how often its command failed and it was run again as its owner asked; not before ``retry_after``.

@@ -155,11 +155,10 @@ class JobViews:
             return None
         if facts.job.state is not JobState.RUNNING:
             return self._fixed(facts) if facts.job.state is JobState.PENDING else None
-        if record.unsaved and record.unsaved_until > now:
-            return (
-                "did not save within jobs.ack_timeout_s when it was asked to, though it says that it can; "
-                f"asked again in {record.unsaved_until - now:.0f} s"
-            )
+        if record.unsaved_until > now:
+            why = "though it says that it can" if record.unsaved else "as its training had not begun"
+            again_s = record.unsaved_until - now
+            return f"did not save within jobs.ack_timeout_s when it was asked to, {why}; asked again in {again_s:.0f} s"
         young = unmovable_reason(self._config.guard, record.counted_moves, record.run_since or now, now)
         if record.serves:
             return self._fixed(facts) or young or _content(facts)

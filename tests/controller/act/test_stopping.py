@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +67,26 @@ def test_a_job_that_does_not_acknowledge_is_not_moved(bench: Any) -> None:
     assert b.slurm.jobs[job].nodes == ("k80-1",)
     assert b.slurm.signals == [("1.0", "USR2")]
     assert "no checkpoint within" in result.changes[0].why
+
+
+@pytest.mark.parametrize(("begun", "unsaved"), [({"resumable": True, "steps": 10}, 1), ({}, 0), ({"steps": 0}, 0)])
+def test_a_job_that_is_still_loading_breaks_no_promise(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, begun: dict[str, Any], unsaved: int
+) -> None:
+    """Its run before has said that it saves. It is asked again as soon as it may have begun."""
+    monkeypatch.setattr("slurm_hadar.controller.observe.job_views._MEASURED_WITHIN_S", -1.0)  # nor is it waited for
+    b = bench()
+    job = running(b)
+    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 2}})).run_round()
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], restarts=1)
+    report(b, job, "hello", restart=1, step="1.0", **begun)
+
+    result = b.new_controller(policy=Scripted(j1=MOVE)).run_round()
+
+    record, limit_s = result.seen.records[job], b.config().jobs.ack_timeout_s
+    assert (b.slurm.jobs[job].nodes, b.slurm.jobs[job].restarts) == (("k80-1",), 1)
+    assert ("training has not begun" in result.changes[0].why) is (unsaved == 0)
+    assert record.unsaved == unsaved and (record.unsaved_until <= time.time() + limit_s) is (unsaved == 0)
 
 
 def test_a_step_of_another_job_is_not_signalled(bench: Any) -> None:

@@ -154,6 +154,30 @@ def test_a_pause_ends_when_told_or_by_itself(
     waiting(lambda: any((r.steps or 0) > second.saved_step for r in listener.reports), "steps after the pause")
 
 
+def test_a_save_that_is_asked_for_too_early_is_made_when_the_training_has_begun(
+    start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object], tmp_path: Path
+) -> None:
+    """To load data and a checkpoint may take minutes; a wish that was taken back is forgotten."""
+    command = ["sh", "-c", 'read line; exec "$@"', "sh", *stand_in(tmp_path, 100000)]
+    for taken_back in (True, False):
+        process = start_agent(*command, stdin=subprocess.PIPE, stdout=-3)
+        waiting(lambda: listener.of_kind("hello"), "hello")
+        listener.order("save")
+        assert "nothing is saved before a training with slurm_hadar.train has begun" in process.stderr.readline()
+        if taken_back:
+            listener.order("go_on")
+        process.stdin.write("\n")
+        process.stdin.flush()
+        if taken_back:
+            waiting(lambda: any((r.steps or 0) > 50 for r in listener.reports), "steps")
+            assert not listener.of_kind("saved")
+        else:
+            waiting(lambda: listener.of_kind("saved"), "saved")
+        process.kill()
+        process.communicate()
+        listener.reports.clear()
+
+
 def test_orders_for_another_job_are_dropped(
     start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object], tmp_path: Path
 ) -> None:
