@@ -37,6 +37,7 @@ QUIET_S = 10.0
 WELCOME_S = 3.0
 RETRY_S = 10.0
 WINDOW_S = 10.0
+STOPPED_S = 5.0
 REMIND_S = 600.0
 FAREWELL_MS = 1000
 MAX_SPOOL_BYTES = 8 * 2**20
@@ -59,12 +60,20 @@ class Meter:
     """Steps per second over the last window in which the training made steps; our definition.
 
     Holds (time, steps) of moments at which steps had changed: the rate is taken between such moments, so that a slow
-    training is not measured by the clock of the reports. Pauses and saves start a new window.
+    training is not measured by the clock of the reports. Pauses and saves start a new window, and so does a time in
+    which this process did not look either: who suspends a job (``scontrol suspend``) stops both.
     """
 
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
         self._moments: deque[tuple[float, int]] = deque()
+        self._looked: float | None = None
+
+    def look(self, now: float) -> None:
+        """To be called each second or so."""
+        if self._looked is not None and now - self._looked > STOPPED_S:
+            self.restart()
+        self._looked = now
 
     def restart(self) -> None:
         self._moments.clear()
@@ -130,6 +139,7 @@ class Reporter:
             self._obey(order)
         if self._gives_way.keep_up():
             self._meter.restart()
+        self._meter.look(time.monotonic())
         page = self._page()
         if self._owed is not None and page is not None and page.words[shared.RESUMABLE]:
             self._ask_to_save(*self._owed)
