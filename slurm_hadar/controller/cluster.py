@@ -137,6 +137,10 @@ class Cluster(abc.ABC, Generic[SeenT]):
     def carry_out(self, number: int, seen: SeenT, changes: Sequence[Change]) -> Outcome:
         """Carry out the changes of round ``number`` and verify them. Raises SlurmUnavailable if it goes away."""
 
+    def hold_off(self) -> None:
+        """Nothing is carried out for now, also not what was begun in an earlier round."""
+        return
+
     @abc.abstractmethod
     def conclude(self, seen: SeenT) -> None:
         """The round is over: keep what must be known in the next one."""

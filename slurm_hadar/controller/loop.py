@@ -100,6 +100,7 @@ class Controller(Generic[SeenT]):
             self._play()
             self._look_ahead()
             self._cluster.pause()
+        self._cluster.hold_off()
 
     def _play(self) -> None:
         """A function of its own, since what a round saw must not outlive it: with many jobs that is most of the memory,
@@ -197,6 +198,7 @@ class Controller(Generic[SeenT]):
         if mode is Mode.ACT and not (broken or plan.abstains):
             outcome = self._cluster.carry_out(number, seen, changes)
         else:
+            self._cluster.hold_off()
             outcome = Outcome(changes, acted=False)
         record = self._conclude(number, record, seen, outcome)
         if self._foresee_s > 0 and plan.waits and not plan.abstains:

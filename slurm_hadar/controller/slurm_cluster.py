@@ -238,6 +238,9 @@ class SlurmCluster(Cluster[Observation]):
             self._watch_nodes(outcome)
         return outcome
 
+    def hold_off(self) -> None:
+        self._actor.let_go()
+
     def _watch_nodes(self, outcome: Outcome) -> None:
         failed, started = {w.job_id for w in outcome.log if w.outcome.failed}, Counter[str]()
         for change in outcome.changes:

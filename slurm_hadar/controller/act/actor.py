@@ -93,6 +93,11 @@ class Actor:
         """Whether any job was asked for a checkpoint that is not there yet."""
         return bool(self._checkpoints.asked or self._limits.asked)
 
+    def let_go(self) -> None:
+        """Who was asked to save, and stands still for it, goes on: nobody is stopped for now."""
+        self._checkpoints.let_go(set(self._checkpoints.asked))
+        self._limits.let_go()
+
     def restart(self, seen: Observation, outcome: Outcome) -> None:
         """Put the jobs that failed in the moment of a restart back into the queue. Tried once, whatever Slurm says."""
         for job_id in seen.retries:

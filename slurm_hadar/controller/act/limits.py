@@ -41,6 +41,12 @@ class LimitSaves:
             self.asked.pop(job_id, None)
             seen.records[job_id].ran_on = ()  # its run ends by our order: it may come back to its nodes
 
+    def let_go(self) -> None:
+        """Nobody is put back into the queue for now."""
+        for job_id in sorted(self.asked):
+            self._checkpoints.tell_to_go_on(job_id)
+        self.asked.clear()
+
     def _is_over(self, seen: Observation, job_id: str, rest_s: float) -> bool:
         """Whether the job may be put back into the queue now; it is asked to save where it was not yet."""
         record = seen.records[job_id]

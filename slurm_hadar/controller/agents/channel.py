@@ -148,6 +148,7 @@ class Channel:
             if time.monotonic() - reviewed > _REVIEW_S:
                 reviewed = time.monotonic()
                 self._connections.review(lambda job: self._book.get(job) is not None)
+        self._send_orders()  # who stands still for a move that will not come is told so
 
     def _note_comings(self) -> None:
         """Note new and ended connections, before messages are read: each of these is known by its connection."""

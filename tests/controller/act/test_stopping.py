@@ -124,6 +124,27 @@ def test_a_job_that_has_saved_is_moved(bench: Any) -> None:
     assert channel.orders == ["save"]
 
 
+@pytest.mark.parametrize("ends", [False, True])
+def test_who_stands_still_goes_on_where_nothing_is_carried_out_any_more(bench: Any, ends: bool) -> None:
+    """It was asked to save for a move, and takes its time. The controller is told to observe only, or ends."""
+    b = bench(None, "jobs.ack_timeout_s=600")
+    running(b)
+    channel = Answering(b, 60)
+    channel.order = lambda _job, kind, *_: channel.orders.append(kind) or True  # asked, and does not answer
+    controller = b.new_controller(policy=Scripted(j1=MOVE), channel=channel)
+    controller.run_round()
+    assert channel.orders == ["save"]
+
+    if ends:
+        controller.stop()
+        controller.run()
+    else:
+        controller.reconfigure(b.config("controller.mode=observe"), Scripted(j1=MOVE))
+        controller.run_round()
+
+    assert channel.orders == ["save", "go_on"]
+
+
 def test_a_job_that_makes_its_last_step_instead_is_not_stopped(bench: Any) -> None:
     """Its last checkpoint looks like an answer; stopped then, its script would come to its end twice."""
     b = bench()
