@@ -367,6 +367,21 @@ def test_who_breaks_the_protocol_is_refused_and_costs_nobody_else(
     assert any(says in line for line in broker.said)
 
 
+@pytest.mark.parametrize("rest", [b"", b'{"op": "want"}\n'])
+def test_what_somebody_said_who_does_not_listen_any_more_leaves_nothing_behind(
+    running: Any, short_tmp: Path, rest: bytes
+) -> None:
+    running()
+    join = json.dumps({"op": "join", "persistent_bytes": 900, "ephemeral_bytes": 0}).encode() + b"\n"
+    with _raw(short_tmp / "s") as sock:
+        sock.shutdown(socket.SHUT_RD)  # what it is told fails
+        sock.sendall(join + join + rest)
+
+    with Session(short_tmp / "s", Work(Demand(900, 50))).iteration():
+        told = status_of(short_tmp / "s")
+    assert [len(lane["sessions"]) for lane in told["lanes"]] == [1]
+
+
 def test_a_job_that_is_refused_is_told_why(running: Any, short_tmp: Path) -> None:
     running()
     with pytest.raises(ChannelError, match="refuses this job: 1001 bytes are needed, and the GPU has 1000 for jobs"):
