@@ -154,9 +154,10 @@ def _of(book: Book, members: Sequence[int]) -> list[FrozenTrial]:
 
 def value_at(trial: FrozenTrial, rung: int) -> float | None:
     """What a trial is ranked by at a rung: its last report up to it, or its first where that comes later; one that
-    ended before, by its value. None of one that failed, has told nothing, or whose report is no number."""
+    ended before, by its value. None of one that failed, gave up before the rung (``optuna.TrialPruned``), has told
+    nothing, or whose report is no number."""
     reports = trial.intermediate_values
-    if trial.state.name == "FAIL":
+    if trial.state.name == "FAIL" or (trial.state.name == "PRUNED" and max(reports, default=-1) < rung):
         return None
     if trial.state.name == "COMPLETE" and max(reports, default=-1) <= rung:
         return trial.value

@@ -97,21 +97,30 @@ def _chosen(paths: Sequence[_Path], depth: int, dice: Random) -> dict[str, Any]:
 def _size(distribution: Any) -> int:
     """Of how many values a parameter is drawn; 0 of one without a step, which the sampler refuses."""
     if hasattr(distribution, "choices"):
-        return len(distribution.choices)
+        return len(_unlike(distribution))
+    if distribution.single():
+        return 1
     return _place(distribution, distribution.high) + 1 if distribution.step else 0
+
+
+def _unlike(distribution: Any) -> list[int]:
+    """Where the choices are that are not equal to an earlier one: as 1, 1.0 and true are to each other."""
+    return sorted({int(distribution.to_internal_repr(choice)) for choice in distribution.choices})
 
 
 def _place(distribution: Any, value: Any) -> int:
     """Of a value among them."""
     internal = float(distribution.to_internal_repr(value))
     if hasattr(distribution, "choices"):
-        return int(internal)
+        return _unlike(distribution).index(int(internal))
     return round((internal - distribution.low) / distribution.step) if distribution.step else 0
 
 
 def _value(distribution: Any, place: int) -> Any:
     if hasattr(distribution, "choices"):
-        return distribution.choices[place]
+        return distribution.choices[_unlike(distribution)[place]]
+    if distribution.single():
+        return distribution.low
     value = Decimal(str(distribution.low)) + place * Decimal(
         str(distribution.step)
     )  # 0.3, where floats make 0.30000004

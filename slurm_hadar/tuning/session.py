@@ -142,7 +142,7 @@ def standing(options: Options) -> tuple[dict[str, int], dict[str, Any] | None]:
     best = best_of(trials, options.direction == "maximize")
     if best is None:
         return counts, None
-    return counts, {"trial": best.number, "value": best.value, "parameters": best.parameters}
+    return counts, best.told
 
 
 def run(
@@ -246,6 +246,8 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool, record: Rec
         pruner_of(algorithm, options.eta, options.first_rung),
         say,
     )
+    if trials := len(book.trials()):
+        book.study.sampler = sampler_of(algorithm, Sampler(options.sampler), options.seed, trials)
     known = book.run_options()
     record.belongs(book.identity(), fresh=known is None)
     if known is None:
@@ -319,6 +321,12 @@ class Result:
     parameters: dict[str, Any]
     complete: bool
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """As JSON, which has no infinite numbers: these go as text."""
+        parameters = {name: str(value) if _infinite(value) else value for name, value in self.parameters.items()}
+        return {"trial": self.number, "value": self.value, "parameters": parameters}
+
 
 def best_of(trials: list[FrozenTrial], maximize: bool) -> Result | None:
     """The best of a study's trials; None where none has a value."""
@@ -341,5 +349,14 @@ def repeat_command(options: Options, result: Result) -> str:
     name = options.file.stem
     imported = f"optuna, {name} as study" if name.isidentifier() else "optuna, importlib"
     study = "study" if name.isidentifier() else f"importlib.import_module({name!r})"
-    code = f"import {imported}; print({study}.{options.function}(optuna.trial.FixedTrial({result.parameters!r})))"
+    parameters = ", ".join(f"{name!r}: {_literal(value)}" for name, value in result.parameters.items())
+    code = f"import {imported}; print({study}.{options.function}(optuna.trial.FixedTrial({{{parameters}}})))"
     return f"cd {shlex.quote(str(options.file.parent))} && python -c {shlex.quote(code)}"
+
+
+def _literal(value: Any) -> str:
+    return f"float({str(value)!r})" if _infinite(value) else repr(value)
+
+
+def _infinite(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -50,6 +50,18 @@ def conditional(has: dict[str, Any]) -> tuple[str, Any] | None:
     return None
 
 
+@space(6)
+def odd(has: dict[str, Any]) -> tuple[str, Any] | None:
+    """Choices that are equal to each other, and parameters of one value."""
+    steps = {
+        "equal": ("categorical", {"choices": [True, 1, 0.5, 1.0, 0.5, "x"]}),
+        "one": ("float", {"low": 1.0, "high": 1.0}),
+        "same": ("int", {"low": 3, "high": 3}),
+        "two": ("int", {"low": 0, "high": 1}),
+    }
+    return next(((name, step) for name, step in steps.items() if name not in has), None)
+
+
 @pytest.mark.parametrize("name", SPACES)
 @settings(max_examples=25, deadline=None)
 @given(gpus=st.integers(1, 5), seed=st.integers(0, 2**16))

@@ -262,7 +262,7 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
     if json_file is not None:
         write_json(json_file, {
             "ended": ending.why, "trials": states, "resizes": ending.resizes, "folder": str(ending.folder),
-            "best": best and {"trial": best.number, "value": best.value, "parameters": best.parameters},
+            "best": best and best.told,
             "repeat": command, "picture": None if picture is None else str(picture),
         })  # fmt: skip
     if best is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import random
 import time
 import uuid
 import warnings
@@ -61,18 +62,24 @@ class Report:
     value: float
 
 
-def sampler_of(algorithm: Algorithm, sampler: Sampler, seed: int | None) -> optuna.samplers.BaseSampler:
+def sampler_of(
+    algorithm: Algorithm, sampler: Sampler, seed: int | None, trials: int = 0
+) -> optuna.samplers.BaseSampler:
     """Optuna's sampler for an algorithm; ``sampler`` for those that leave it open. TPE ranks a trial that was dropped
-    at a rung by how far it came, then by its last report."""
+    at a rung by how far it came, then by its last report. ``trials``: how many the study has already, whose draws are
+    not made again."""
     from optuna import samplers
 
+    from slurm_hadar.tuning.study.repeatable import RepeatableSampler
+
+    further = seed if seed is None or not trials else random.Random(f"{seed} {trials}").getrandbits(32)
     if algorithm is Algorithm.GRID:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is young
-            return samplers.BruteForceSampler(seed=seed)
+            return samplers.BruteForceSampler(seed=further)
     if algorithm is Algorithm.TPE or sampler is Sampler.TPE:
-        return samplers.TPESampler(seed=seed, constant_liar=True)
-    return samplers.RandomSampler(seed=seed)
+        return samplers.TPESampler(seed=further, constant_liar=True)
+    return samplers.RandomSampler() if seed is None else RepeatableSampler(seed)
 
 
 def pruner_of(algorithm: Algorithm, eta: int, first_rung: int) -> optuna.pruners.BasePruner:
@@ -193,7 +200,12 @@ class Book:
 
     def suggest(self, number: int, kind: str, name: str, arguments: dict[str, Any]) -> Any:
         """What Optuna's trial suggests. Raises ValueError for what it refuses."""
+        import optuna
+
         trial = self._trials[number]
+        one_value = kind == "float" and arguments["low"] == arguments["high"]
+        if one_value and isinstance(self.study.sampler, optuna.samplers.BruteForceSampler):
+            arguments = {**arguments, "step": 1.0, "log": False}  # which it wants even of a single value
         suggest: dict[str, Callable[..., Any]] = {
             "float": trial.suggest_float,
             "int": trial.suggest_int,

@@ -127,7 +127,7 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return repr(value)[:_LONGEST_TEXT]
     return number if math.isfinite(number) else str(number)
 
