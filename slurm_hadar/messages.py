@@ -13,7 +13,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ __all__ = [
     "CHECKPOINTS_DIR",
     "FASTEST_STEPS_PER_S",
     "MAX_BYTES",
+    "OWNER_FILE",
     "SLOWEST_STEPS_PER_S",
     "SPOOL_FILE",
     "TOKEN_FILE",
@@ -39,8 +40,11 @@ __all__ = [
     "decode_report",
     "encode",
     "find_channel",
+    "given_dir",
+    "inherited",
     "job_dir",
     "job_homes",
+    "note_set",
     "restart_count",
     "step_id",
     "token_fingerprint",
@@ -52,6 +56,8 @@ CHANNEL_FILE = "hadar-channel.json"
 SPOOL_FILE = "spool.jsonl"
 TOKEN_FILE = "token"
 CHECKPOINTS_DIR = "checkpoints"
+OWNER_FILE = "owner"  # whose a job's directory is: cluster, job id, and when it was submitted
+_SET = "HADAR_SET"  # job id and names of the variables that hadar-srun has set for it
 TRIAL = "HADAR_TRIAL_NUMBER"  # the variable that says of which trial of hadar tune a process is
 SYSTEM_CHANNEL = Path("/etc/slurm-hadar") / CHANNEL_FILE
 
@@ -284,13 +290,33 @@ def token_fingerprint(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()[:16]
 
 
+def note_set(environ: MutableMapping[str, str], names: Iterable[str]) -> None:
+    """Note that these variables are ours, and of this job; see :func:`inherited`."""
+    job, _, before = environ.get(_SET, "").partition(":")
+    mine = canonical_job_id(environ) or ""
+    environ[_SET] = f"{mine}:{' '.join(sorted({*names, *(before.split() if job == mine else ())}))}"
+
+
+def inherited(environ: Mapping[str, str]) -> frozenset[str]:
+    """The variables that ``hadar-srun`` has set for another job, whose program has submitted this one: Slurm hands a
+    job the whole environment that it was submitted in."""
+    job, colon, names = environ.get(_SET, "").partition(":")
+    return frozenset((_SET, *names.split())) if colon and job != canonical_job_id(environ) else frozenset()
+
+
+def given_dir(environ: Mapping[str, str]) -> Path | None:
+    """``$HADAR_JOB_DIR``, unless it is another job's that this one has inherited."""
+    given = environ.get("HADAR_JOB_DIR")
+    return Path(given) if given and "HADAR_JOB_DIR" not in inherited(environ) else None
+
+
 def job_dir(environ: Mapping[str, str], cwd: str | Path = ".") -> Path | None:
     """``$HADAR_JOB_DIR``, or ``.hadar/<job id>`` below the directory of submission. None outside Slurm.
 
     Holds the token (0600), ``checkpoints/`` and the spool.
     """
-    if environ.get("HADAR_JOB_DIR"):
-        return Path(environ["HADAR_JOB_DIR"])
+    if (given := given_dir(environ)) is not None:
+        return given
     job = canonical_job_id(environ)
     return Path(environ.get("SLURM_SUBMIT_DIR") or cwd) / ".hadar" / job if job else None
 

@@ -23,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from slurm_hadar import messages
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.runtime.launch.nested import watched_path
@@ -204,6 +205,7 @@ def _environ_of(run_dir: Path | None) -> dict[str, str]:
     environ = dict(os.environ)
     if run_dir is not None:
         environ["HADAR_RUN_DIR"] = str(run_dir)
+        messages.note_set(environ, ("HADAR_RUN_DIR",))
         environ["PATH"] = watched_path(run_dir, environ) or environ.get("PATH", os.defpath)
         environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(INJECT), environ.get("PYTHONPATH", "")) if p)
     return environ

@@ -58,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     if srun is None:
         say("srun is not on PATH: hadar-srun runs commands in Slurm jobs; without Slurm start the command itself")
         return 127
+    _disinherit(os.environ)
     environ = dict(os.environ)
     if messages.canonical_job_id(environ) is None or not command:
         return _become(srun, arguments, environ)
@@ -93,6 +94,8 @@ def prepare(options: list[str], command: list[str], environ: MutableMapping[str,
         if heard or retried or has_shards(environ):
             environ.update({} if heard else {"HADAR_UNHEARD": "1"})
             command = [*agent_command(), *command]
+    changed = (name for name, value in environ.items() if os.environ.get(name) != value)
+    messages.note_set(environ, (name for name in changed if name.startswith("HADAR_")))
     return [*options, "--", *command]
 
 
@@ -103,12 +106,22 @@ def _take_place(environ: MutableMapping[str, str], facts: JobFacts) -> None:
     if facts.restarts > run:
         over = f"run {run + 1} of job {environ['HADAR_JOB_ID']} is over, Slurm is at run {facts.restarts + 1}"
         raise NotStarted(f"{over}: not started", ENDED)
-    if "HADAR_JOB_DIR" in os.environ:
+    if messages.given_dir(os.environ) is not None:
+        if "fork=" not in facts.comment:  # copies of one training meet there
+            environ["HADAR_JOB_DIR"] = str(directory.apart(environ))
+            directory.note_owner(environ, facts.submitted)
         return
     if run == 0:
         directory.set_aside_foreign(environ, facts.submitted)
     else:
         directory.set_aside_left_over(environ, facts)
+
+
+def _disinherit(environ: MutableMapping[str, str]) -> None:
+    """Of a job that the program of another has submitted: what was that one's, such as its directory and its step."""
+    if ours := messages.inherited(environ):
+        for name in (*ours, "SLURM_STEP_ID"):
+            environ.pop(name, None)
 
 
 def clean(environ: MutableMapping[str, str]) -> None:

@@ -39,9 +39,9 @@ def store_here(directory: str | Path | None, name: str | None, keep: int) -> Sto
 def _home(environ: Mapping[str, str]) -> Path | None:
     """The job's directory: as ``hadar-srun`` or the user says, else as ``hadar-srun`` would choose it."""
     directory, job = messages.job_dir(environ, Path.cwd()), messages.canonical_job_id(environ)
-    if directory is None or job is None or environ.get("HADAR_JOB_DIR"):
+    if directory is None or job is None or messages.given_dir(environ) is not None:
         return directory
-    found, why = own.place(directory.parent.parent, job)
+    found, why = own.place(directory.parent.parent, job, environ.get("SLURM_CLUSTER_NAME", ""))
     if why is not None and environ.get("SLURM_PROCID", "0") == "0":
         say(why)
     return found

@@ -7,7 +7,7 @@ import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
-from slurm_hadar import comment
+from slurm_hadar import comment, messages
 from slurm_hadar.errors import CheckpointError, CommentError, reason_of
 from slurm_hadar.runtime.launch.directory import first_submitted, note_owner
 from slurm_hadar.runtime.launch.slurmctld import Ask, JobFacts, array_submissions, ask_patiently
@@ -44,7 +44,7 @@ def prepare(environ: MutableMapping[str, str], facts: JobFacts | None, ask: Ask 
 def _use_fork(parsed: comment.JobComment, environ: MutableMapping[str, str], ask: Ask) -> None:
     """The directory's name holds the time of the first submission, since ids begin anew on a new cluster."""
     directory = Path(environ["HADAR_JOB_DIR"])
-    given = "HADAR_JOB_DIR" in os.environ  # then it is the user who keeps jobs apart
+    given = messages.given_dir(os.environ) is not None  # then it is the user who keeps jobs apart
     submitted = "own" if given else _submitted(directory, environ, ask)
     parent = directory.with_name(environ["SLURM_ARRAY_JOB_ID"])
     environ["HADAR_FORK_DIR"] = str(parent / f"fork-{re.sub('[^0-9A-Za-z]', '', submitted)}")

@@ -12,11 +12,10 @@ from slurm_hadar.comment import read
 from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
-from slurm_hadar.runtime.launch.slurmctld import JobFacts, accounted_runs
+from slurm_hadar.runtime.launch.slurmctld import JobFacts, accounted_runs, is_over
 
-__all__ = ["OWNER_FILE", "find", "first_submitted", "note_owner", "set_aside_foreign", "set_aside_left_over"]
+__all__ = ["apart", "find", "first_submitted", "note_owner", "set_aside_foreign", "set_aside_left_over"]
 
-OWNER_FILE = "owner"
 _ENDED = frozenset(("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE"))  # and not requeued
 
 
@@ -25,16 +24,40 @@ def find(environ: Mapping[str, str]) -> Path:
     here, and a training that wants to save there refuses."""
     usual = messages.job_dir(environ, Path.cwd())
     assert usual is not None
-    if environ.get("HADAR_JOB_DIR"):
+    if messages.given_dir(environ) is not None:
         return usual
     try:
-        found, why = own.place(usual.parent.parent, usual.name)
+        found, why = own.place(usual.parent.parent, usual.name, environ.get("SLURM_CLUSTER_NAME", ""))
     except CheckpointError as error:
         say(str(error))
         return usual
     if why is not None:
         say(why)
     return found
+
+
+def apart(environ: Mapping[str, str]) -> Path:
+    """The directory that the user has named, which is one job's at a time: one that comes while another one's files
+    stand there, and that one is not over, has its own below it."""
+    directory, job = Path(environ["HADAR_JOB_DIR"]), environ["HADAR_JOB_ID"]
+    mine = [environ.get("SLURM_CLUSTER_NAME", ""), job]
+    below = directory / job
+    owner = _named(directory)
+    if _named(below) == mine:
+        return below
+    if owner is None or owner == mine or (owner[0] == mine[0] and is_over(owner[1])):
+        return directory
+    say(f"HADAR_JOB_DIR {directory} is that of job {owner[1]}, which is not over: this job's files go to {below}")
+    return below
+
+
+def _named(directory: Path) -> list[str] | None:
+    """Cluster and id of the job whose directory it is; None where nothing tells."""
+    try:
+        *cluster, job, _ = (directory / messages.OWNER_FILE).read_text().split()
+    except (OSError, ValueError):  # none, or a full disk has left it empty
+        return None
+    return ["".join(cluster), job]
 
 
 def set_aside_foreign(environ: Mapping[str, str], submitted: str) -> None:
@@ -44,7 +67,7 @@ def set_aside_foreign(environ: Mapping[str, str], submitted: str) -> None:
     behind: what stands in its directory with another owner is an earlier job's, and is renamed.
     """
     directory = Path(environ["HADAR_JOB_DIR"])
-    mark, owner = directory / OWNER_FILE, _owner(environ, submitted)
+    mark, owner = directory / messages.OWNER_FILE, _owner(environ, submitted)
     try:
         if directory.exists() and not _is_owners(mark, owner, submitted):
             _set_aside(directory)
@@ -63,7 +86,7 @@ def set_aside_left_over(environ: Mapping[str, str], facts: JobFacts) -> None:
     """
     job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
     try:
-        *cluster, owner, noted = (directory / OWNER_FILE).read_text().split()
+        *cluster, owner, noted = (directory / messages.OWNER_FILE).read_text().split()
     except (OSError, ValueError):
         return  # none, or a full disk has left it empty
     if owner == job and cluster in ([], [environ.get("SLURM_CLUSTER_NAME", "")]):
@@ -112,7 +135,7 @@ def _set_aside(directory: Path) -> None:
 
 def note_owner(environ: Mapping[str, str], submitted: str) -> None:
     """Write down whose the directory is; where that cannot be written, it is said."""
-    mark = Path(environ["HADAR_JOB_DIR"]) / OWNER_FILE
+    mark = Path(environ["HADAR_JOB_DIR"]) / messages.OWNER_FILE
     try:
         own.make(mark.parent)
         mark.write_text(_owner(environ, submitted))
@@ -147,7 +170,7 @@ def first_submitted(directory: Path) -> str | None:
     None where nothing is noted; raises OSError where that is not to be read.
     """
     try:
-        noted = (directory / OWNER_FILE).read_text().split()
+        noted = (directory / messages.OWNER_FILE).read_text().split()
     except FileNotFoundError:
         return None
     return noted[-1] if noted else None  # a full disk has left it empty

@@ -50,12 +50,14 @@ def watched_path(directory: Path, environ: Mapping[str, str]) -> str | None:
     srun = shutil.which("srun", path=environ.get("PATH"))
     if srun is None or environ.get("HADAR_STEP_SHARED"):
         return None
-    shim = directory / "bin" / "srun"
+    shim, job = directory / "bin" / "srun", shlex.quote(environ.get("SLURM_JOB_ID", ""))
     try:
         shim.parent.mkdir()
         shim.write_text(
             '#!/bin/sh\ncase " $* ${SLURM_OVERLAP:+--overlap} " in *" --overlap "*) ;; '
-            f'*) echo {shlex.quote(_INSIDE)} >&2 ;; esac\nexec {shlex.quote(srun)} "$@"\n'
+            # a job that is submitted from here inherits the path
+            f'*) [ "$SLURM_JOB_ID" != {job} ] || echo {shlex.quote(_INSIDE)} >&2 ;; esac\n'
+            f'exec {shlex.quote(srun)} "$@"\n'
         )
         shim.chmod(0o700)
     except OSError:

@@ -26,19 +26,31 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _TOKEN = re.compile(rb"([0-9a-f]{64})\n?")
 
 
-def place(base: Path, job: str) -> tuple[Path, str | None]:
-    """The directory of ``job`` below ``base``, and why it is not the usual one, if it is not. Nothing is made.
+def place(base: Path, job: str, cluster: str = "") -> tuple[Path, str | None]:
+    """The directory of ``job`` below ``base``, and why it is not the usual one, if it is not: another user's stands
+    there, or that of a job of another cluster than ``cluster``, which may be running. Nothing is made.
 
     A user who has a directory beside the usual one keeps to it when the usual name becomes free: copies of a forked
     job, which start one after the other, must meet. Raises CheckpointError if others have taken both names.
     """
     usual, beside = (Path(base) / home / job for home in messages.job_homes(os.geteuid()))
-    why = fault(usual)
+    why = fault(usual) or _elsewhere(usual, cluster)
     if why is None and (usual.exists() or not beside.parent.exists()):
         return usual, None
     if (worse := fault(beside)) is not None:
         raise CheckpointError(f"{worse}; set HADAR_JOB_DIR to a directory of your own")
     return beside, f"{why}: this job's files go to {beside}" if why is not None else None
+
+
+def _elsewhere(directory: Path, cluster: str) -> str | None:
+    """That it is a job's of another cluster; None if it is not, or nobody knows."""
+    try:
+        named = (directory / messages.OWNER_FILE).read_text().split()
+    except (OSError, ValueError):
+        return None
+    if not cluster or len(named) < 3 or named[0] == cluster:
+        return None
+    return f"{directory} is that of job {named[1]} of cluster {named[0]}"
 
 
 def make(directory: Path) -> None:

@@ -43,7 +43,7 @@ def prepare(environ: MutableMapping[str, str], facts: JobFacts | None) -> bool:
 def _place_spool(environ: MutableMapping[str, str], work_dir: Path) -> None:
     """The spool goes below the job's working directory, the one place of the job's that Slurm tells the controller."""
     try:
-        directory, _ = own.place(work_dir, environ["HADAR_JOB_ID"])
+        directory, _ = own.place(work_dir, environ["HADAR_JOB_ID"], environ.get("SLURM_CLUSTER_NAME", ""))
         own.make(directory)
     except CheckpointError as error:
         say(f"no spool file: {error}")

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import TYPE_CHECKING
 
+from slurm_hadar import messages
 from slurm_hadar.errors import HadarError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
@@ -39,6 +40,7 @@ def join_in(environ: MutableMapping[str, str]) -> Post | None:
     environ["HADAR_SHARE"] = str(post.path)
     job, name = environ.get("HADAR_JOB_ID", "?"), environ.get("SLURM_JOB_NAME", "")
     environ.setdefault("HADAR_SHARE_LABEL", f"job {job} {name}".strip())
+    messages.note_set(environ, ("HADAR_SHARE", "HADAR_SHARE_LABEL"))
     hooks = [str(INJECT), *(path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path != str(INJECT))]
     environ["PYTHONPATH"] = os.pathsep.join(filter(None, hooks))
     return post if post.rules is not None else None

@@ -379,6 +379,27 @@ def test_what_is_no_node_list_is_refused(text: str) -> None:
         nodelist.expand(text)
 
 
+def test_a_job_that_another_ones_program_has_submitted_has_nothing_of_it(
+    fakes: Fakes, env: dict[str, str], tmp_path: Path
+) -> None:
+    """It inherits the environment of that one's step; what its user has set stays."""
+    parent = {**env, "HADAR_MODEL": "mine"}
+    run(parent, "--", "true")
+    inherited = {**fakes.calls("srun")[0]["env"], "SLURM_JOB_ID": "78", "SLURM_STEP_ID": "0"}
+
+    done = run(inherited, "--", "true")
+
+    seen = fakes.calls("srun")[1]["env"]
+    assert done.stderr == "" and "SLURM_STEP_ID" not in seen
+    assert (seen["HADAR_JOB_ID"], seen["HADAR_JOB_DIR"]) == ("78", str(tmp_path / ".hadar" / "78"))
+    assert seen["HADAR_SET"].startswith("78:HADAR_JOB_DIR HADAR_JOB_ID HADAR_MASTER_ADDR")
+    assert seen["HADAR_MODEL"] == "mine" and "HADAR_MODEL" not in seen["HADAR_SET"]
+    own = {**parent, "HADAR_JOB_DIR": str(tmp_path / "named")}
+    run(own, "--", "true")
+    run({**fakes.calls("srun")[2]["env"], "SLURM_JOB_ID": "78"}, "--", "true")
+    assert fakes.calls("srun")[3]["env"]["HADAR_JOB_DIR"] == str(tmp_path / "named" / "78")
+
+
 def test_an_earlier_jobs_directory_is_set_aside(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
     """A first start never resumes what an earlier job with the same id left; the job's own steps and restarts do."""
     checkpoints = tmp_path / ".hadar" / "77" / "checkpoints"

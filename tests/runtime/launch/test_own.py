@@ -117,3 +117,16 @@ def test_a_token_that_is_not_the_jobs(in_job: Path, how: str) -> None:
         os.mkfifo(path)
     with pytest.raises(CheckpointError, match=r"77/token (is not this job's token|cannot be read)"):
         own.token(path.parent)
+
+
+def test_that_of_another_clusters_job_is_left_alone(in_job: Path) -> None:
+    """It may be running there: two clusters with one file system count their jobs alike."""
+    usual = in_job / ".hadar" / "77"
+    usual.mkdir(parents=True)
+    (usual / "owner").write_text("one 77 2026-11-20T10:00:00\n")
+
+    assert own.place(in_job, "77", "one") == (usual, None)
+    assert own.place(in_job, "77") == (usual, None)
+    found, why = own.place(in_job, "77", "two")
+    assert found == in_job / f".hadar-{os.geteuid()}" / "77"
+    assert why is not None and "is that of job 77 of cluster one" in why
