@@ -23,6 +23,7 @@ from slurm_hadar.errors import ChannelError
 __all__ = [
     "CHANNEL_FILE",
     "CHECKPOINTS_DIR",
+    "COMMAND",
     "FASTEST_STEPS_PER_S",
     "MAX_BYTES",
     "OWNER_FILE",
@@ -58,6 +59,7 @@ TOKEN_FILE = "token"
 CHECKPOINTS_DIR = "checkpoints"
 OWNER_FILE = "owner"  # whose a job's directory is: cluster, job id, and when it was submitted
 _SET = "HADAR_SET"  # job id and names of the variables that hadar-srun has set for it
+COMMAND = "HADAR_COMMAND"  # which of the commands of hadar share run a process is of, from 1
 TRIAL = "HADAR_TRIAL_NUMBER"  # the variable that says of which trial of hadar tune a process is
 SYSTEM_CHANNEL = Path("/etc/slurm-hadar") / CHANNEL_FILE
 

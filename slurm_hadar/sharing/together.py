@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from slurm_hadar.errors import ChannelError, ConfigError
+from slurm_hadar.messages import COMMAND
 from slurm_hadar.sharing.broker.desk import Rules, Seat
 from slurm_hadar.sharing.broker.looking import FOLDER, LONGEST_PATH, SOCKET, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
@@ -165,6 +166,7 @@ def _start(
         environ = {**os.environ, **command.environ}
         python_path = os.pathsep.join(p for p in (str(inject), environ.get("PYTHONPATH", "")) if p)
         environ |= {"PYTHONPATH": python_path, "HADAR_SHARE": str(path), "HADAR_SHARE_LABEL": command.label}
+        environ[COMMAND] = str(command.number)
         try:
             process = subprocess.Popen(
                 command.words, env=environ, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=die_with_parent

@@ -102,7 +102,7 @@ class Course:
                     error = f"{found.path} was not saved by this callback; remove it, or give the callback a name="
             except CheckpointError as problem:
                 error = str(problem)
-        found, error = self.gang.broadcast((found, error))
+        found, error, self._store.follows = self.gang.broadcast((found, error, self._store.follows))
         if error is not None:
             raise CheckpointError(error)
         if found is None:

@@ -33,6 +33,8 @@ def store_here(directory: str | Path | None, name: str | None, keep: int) -> Sto
     job = messages.canonical_job_id(environ) or "none"
     generation = messages.restart_count(environ)
     checkpoints = home / messages.CHECKPOINTS_DIR
+    if (number := environ.get(messages.COMMAND, "1")) != "1":
+        checkpoints /= f"command-{number}"
     return Store(checkpoints / below, job=job, generation=generation, keep=keep, token=own.token(home))
 
 

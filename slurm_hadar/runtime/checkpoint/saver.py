@@ -138,7 +138,7 @@ class Saver:
                 found, content = _newest(self._store, target_of)
             except CheckpointError as problem:
                 error = str(problem)
-        found, error = self._gang.broadcast((found, error))
+        found, error, self._store.follows = self._gang.broadcast((found, error, self._store.follows))
         if error is not None:
             raise CheckpointError(error)
         if found is None:

@@ -4,6 +4,7 @@ One directory each, ``gen-<generation>-step-<n>/``; the generation is Slurm's re
 
     checkpoints/
       claim                        the newest generation that has started; an older one no longer writes
+      training                     the command and process that has used it last
       gen-0-step-400/ manifest.json state.pt ranks.pt tensors/
       .tmp-gen-1-step-450-.../     being written; cleared away by the next run
 
@@ -38,6 +39,7 @@ from typing import Any
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
+from slurm_hadar.runtime.checkpoint.trained import NOTE, Follows, Trained, follows
 from slurm_hadar.runtime.launch import own
 
 __all__ = [
@@ -87,7 +89,8 @@ def replaces_one(directory: Path) -> bool:
 
 
 def _of_the_run(_folder: str, names: list[str]) -> list[str]:
-    return [name for name in names if name == CLAIM or name.startswith((_DRAFT, _ASIDE, f".{CLAIM}-"))]
+    passing = (_DRAFT, _ASIDE, f".{CLAIM}-", f".{NOTE}-")
+    return [name for name in names if name in (CLAIM, NOTE) or name.startswith(passing)]
 
 
 def _link(source: str, target: str) -> None:
@@ -126,7 +129,8 @@ class Store:
         self.job, self._keep = job, keep
         self._given, self.generation = generation, generation or 0
         self._token = token
-        self._follows_ended: bool | None = None  # another training of this process: whether it came to its end
+        self.follows: Follows | None = None  # another training of this process or job
+        self._trained: Trained | None = None  # ours, where this process has claimed
 
     @property
     def sealed(self) -> bool:
@@ -136,10 +140,14 @@ class Store:
     def claim(self) -> None:
         """Say that this generation has started, so that an older run still going writes no more; clear its leftovers.
 
-        Call once per run, before loading. Raises CheckpointError if a newer generation has started already.
+        Call once per run, before loading. Raises CheckpointError if a newer generation has started already, or if
+        another training of the job is there (:func:`slurm_hadar.runtime.checkpoint.trained.follows`).
         """
         try:
             self._make()
+            if self.sealed:
+                mine = Trained.here(self.generation)
+                self.follows = self.follows or follows(Trained.read(self.directory), mine)
             newest = self._claimed()
             if self._given is None:
                 self.generation = newest + 1
@@ -148,6 +156,9 @@ class Store:
             temporary = self.directory / f".{CLAIM}-{self.generation}-{os.getpid()}"
             temporary.write_text(f"{self.generation}\n")
             temporary.replace(self.directory / CLAIM)
+            if self.sealed:
+                mine.write(self.directory)
+                self._trained = mine
             self._clear()
         except OSError as error:
             raise CheckpointError(f"{self.directory}: cannot be written: {error.strerror}") from error
@@ -155,24 +166,28 @@ class Store:
     def enter(self) -> None:
         """A training of this process takes the checkpoints for its own; all ranks call it."""
         here = os.getpid(), self.directory.absolute()
-        self._follows_ended = _TRAINED.get(here)
+        before = _TRAINED.get(here)
+        self.follows = None if before is None else Follows("another training of this process", "this process", before)
         _TRAINED[here] = False
 
     def begins(self, over: bool) -> None:
         """The training begins from a checkpoint that was there; ``over``: at its end. Raises CheckpointError if it is
-        so by a training that has ended in this process: this one (a fold of a cross-validation, say) would not train.
+        so by another training that has ended in this process or job: this one (a fold of a cross-validation, say) would
+        not train.
         """
-        if self._follows_ended is None or not self.sealed:
+        other = self.follows
+        if other is None or not self.sealed:
             return
-        advice = "give each training of this process a name: train(..., name='fold-2'), or name= of the callback"
-        if over and self._follows_ended:
-            raise CheckpointError(f"{self.directory} has the checkpoints of a training that has ended; {advice}")
+        if over and other.ended:
+            raise CheckpointError(f"{self.directory} has the checkpoints of a training that has ended; {other.advice}")
         if os.environ.get("RANK", "0") == "0":
-            say(f"WARNING: goes on from where another training of this process was. If this is not the same: {advice}")
+            say(f"WARNING: goes on from where {other.who} was. If this is not the same: {other.advice}")
 
     def ended(self) -> None:
         """The training that has entered came to its end."""
         _TRAINED[os.getpid(), self.directory.absolute()] = True
+        if self._trained is not None:
+            self._trained.end(self.directory)
 
     def _make(self) -> None:
         if self.sealed:
@@ -301,8 +316,9 @@ class Store:
         """Remove what runs that were cut off have left; take back what was being replaced."""
         for left in self.directory.glob(f"{_DRAFT}*"):
             shutil.rmtree(left, ignore_errors=True)
-        for left in self.directory.glob(f".{CLAIM}-*"):
-            left.unlink(missing_ok=True)
+        for name in (CLAIM, NOTE):
+            for left in self.directory.glob(f".{name}-*"):
+                left.unlink(missing_ok=True)
         for aside in self.directory.glob(_ASIDE + "*"):
             final = self.directory / aside.name.removeprefix(_ASIDE)
             if final.exists():

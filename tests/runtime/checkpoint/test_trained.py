@@ -1,0 +1,112 @@
+"""Several trainings of one job, each in a process of its own: none goes on from another one's checkpoints unnoticed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.errors import CheckpointError
+from slurm_hadar.runtime.checkpoint.store import Store
+from slurm_hadar.runtime.checkpoint.trained import Trained, follows
+
+LAST = Trained(0, ["/a/train.py", "--fold", "1"], "elsewhere", 17, "5")
+
+
+def test_the_same_command_goes_on() -> None:
+    """After a failure in the same run, and after a restart whatever its arguments: they may hold a time."""
+    assert follows(None, LAST) is None
+    assert follows(LAST, replace(LAST, pid=18)) is None
+    assert follows(LAST, replace(LAST, pid=18, generation=1, words=["/b/train.py", "--out", "now"])) is None
+    assert follows(replace(LAST, ended=True), replace(LAST, ended=True)) is None  # this process itself
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_others_are_told_of(ended: bool) -> None:
+    last = replace(LAST, ended=ended)
+    next_fold = follows(last, replace(LAST, pid=18, words=["/a/train.py", "--fold", "2"]))
+    assert next_fold is not None and next_fold.ended is ended and "(train.py --fold 1)" in next_fold.who
+    later = follows(last, replace(LAST, pid=18, generation=1, words=["/a/tune.py"]))
+    assert later is not None and not later.ended and later.who == "train.py in an earlier run of this job"
+    again = follows(last, replace(LAST, pid=18))
+    assert (again is not None) is ended and (again is None or not again.ended)
+
+
+def test_another_program_is_refused_in_the_same_run_and_so_is_one_beside_a_live_one() -> None:
+    with pytest.raises(CheckpointError, match=r"are those of another training of this job \(train.py --fold 1\); give"):
+        follows(LAST, replace(LAST, pid=18, words=["/a/tune.py"]))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        born = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        alive = replace(Trained.here(0), pid=process.pid, born=born)
+        with pytest.raises(CheckpointError, match=f"is running, process {process.pid}, and saves to the same place"):
+            follows(alive, Trained.here(0))
+        assert follows(replace(alive, born="1"), Trained.here(0)) is None  # another process has its number now
+
+
+def test_a_note_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", "\0", '{"generation": 0, "more": 1}'):
+        (tmp_path / "training").write_text(text)
+        assert Trained.read(tmp_path) is None
+    LAST.end(tmp_path)
+    assert Trained.read(tmp_path) == replace(LAST, ended=True)
+
+
+def test_a_named_directory_is_for_going_on_from_each_other(tmp_path: Path) -> None:
+    LAST.write(tmp_path)
+    store = Store(tmp_path, "any", None)
+    store.claim()
+    assert store.follows is None and Trained.read(tmp_path) == LAST
+
+
+@pytest.fixture
+def train(job_env: dict[str, str], tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Run a script of this name to its end: 6 steps, or as many as it is told; its exit code, and what it said."""
+    pytest.importorskip("torch")
+    text = (
+        "import sys, torch, slurm_hadar\n"
+        "model = torch.nn.Linear(2, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        "steps = list(slurm_hadar.train(model, optimizer, total_steps=int(sys.argv[1]), name=(sys.argv + [None])[2]))\n"
+        "print('made', len(steps), file=sys.stderr)\n"
+    )
+
+    def run(script: str, *words: str, **variables: str) -> tuple[int, str]:
+        (tmp_path / script).write_text(text)
+        env = {**job_env, **variables, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run([sys.executable, tmp_path / script, *words], env=env, capture_output=True, text=True)
+        return done.returncode, done.stderr
+
+    return run
+
+
+@pytest.mark.torch
+def test_programs_one_after_the_other_in_one_job(train: Callable[..., tuple[int, str]]) -> None:
+    assert "made 6" in train("first.py", "6")[1]
+    code, said = train("second.py", "9")
+    assert (
+        code == 1 and "are those of another training of this job (first.py 6); give each training of this job" in said
+    )
+    assert "made 9" in train("second.py", "9", "own")[1]
+    code, said = train("first.py", "4")
+    assert (
+        code == 1 and "has the checkpoints of a training that has ended; give each training of this job a name" in said
+    )
+    code, said = train("first.py", "8")
+    assert code == 0 and "made 2" in said and "WARNING: goes on from where another training of this job" in said
+    code, said = train("first.py", "8")  # an evaluation behind it has failed and was run again, or so
+    assert code == 0 and "made 0" in said and "WARNING: goes on from where" in said
+    code, said = train("first.py", "8", SLURM_RESTART_COUNT="1")
+    assert code == 0 and "made 0" in said and "WARNING" not in said
+
+
+@pytest.mark.torch
+def test_commands_that_share_a_gpu_have_their_own(train: Callable[..., tuple[int, str]]) -> None:
+    """Also where it is the same program with the same arguments."""
+    for run in ("0", "1"):
+        for number in ("1", "2", "3"):
+            _, said = train("same.py", "5", HADAR_COMMAND=number, SLURM_RESTART_COUNT=run)
+            assert f"made {5 if run == '0' else 0}" in said and "WARNING" not in said
