@@ -58,7 +58,7 @@ def request_body(
     if deadline_ms is not None:
         parameters["deadline_ms"] = deadline_ms
     if late_costs is not None:
-        parameters["late_costs"] = ",".join(f"{after_ms:g}:{cost:g}" for after_ms, cost in late_costs.items())
+        parameters["late_costs"] = ",".join(f"{after_ms!r}:{cost!r}" for after_ms, cost in late_costs.items())
     arrays = {name: np.asarray(value) for name, value in inputs.items()}
     for name, array in arrays.items():
         if array.dtype not in NAMES:

@@ -2,7 +2,8 @@
 
 Slurm gives shards of a GPU (``--gres=shard:N``) and fences nobody. Each job that has some keeps a broker in reserve:
 the first to come serves, the others look every :data:`LOOK_S` whether its place is free. So the broker needs nobody to
-start it, ends with the last job, and where it dies, or its job ends, the next one is there before sessions give up.
+start it, ends with the last job, and where it dies, or its job ends, the next one is there before sessions give up. One
+that stands still, since Slurm has suspended its job, is deposed after :data:`STILL_S`.
 What runs beside a job belongs to it, and Slurm ends it with the job: a broker that stayed behind would be killed, or
 would hold a job up that is over.
 """
@@ -20,13 +21,14 @@ from pathlib import Path
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import COMMON, LONGEST_PATH, own_folder
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.server import Broker, Limits, depose, stands_still
 from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
 from slurm_hadar.sharing.turns import Policy
 
-__all__ = ["LOOK_S", "Post", "keep", "post_of"]
+__all__ = ["LOOK_S", "STILL_S", "Post", "keep", "post_of"]
 
 LOOK_S = 0.2
+STILL_S = 2.0
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -80,13 +82,18 @@ def _made(folder: Path) -> Path:
 def keep(post: Post, until: int, say: Callable[[str], None]) -> None:
     """Serve, now or when whoever does ends, until the descriptor ``until`` is readable."""
     assert post.rules is not None
-    wait_s = 0.0
+    wait_s, still_s = 0.0, 0.0
     while not select.select([until], [], [], wait_s)[0]:
         wait_s = LOOK_S
         try:
             broker = Broker(post.path, post.rules, post.limits, say)
         except ChannelError:  # another one serves
+            still_s = still_s + LOOK_S if stands_still(post.path) else 0.0
+            if still_s >= STILL_S:
+                say("the broker of this GPU stands still, as where its job is suspended: this job serves it now")
+                depose(post.path)
             continue
+        still_s = 0.0
         try:
             broker.serve(until)
         finally:

@@ -92,6 +92,16 @@ def test_faults_are_named(body: Any, told: str) -> None:
     assert raised.value.status == 400
 
 
+@pytest.mark.parametrize("late_costs", [{0: 2 / 3, 100: 1 / 6, 200: 1 / 6}, {1234567.5: 0.5, 1234568.5: 0.5}])
+def test_costs_arrive_as_the_client_has_them(late_costs: dict[float, float]) -> None:
+    info = ModelInfo("m", (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))
+    body = request_body({"x": np.zeros(1, np.float32)}, late_costs=late_costs)
+
+    asked = read_request(json.dumps(body).encode(), info)
+
+    assert asked.steps == tuple(Step(after / 1e3, cost) for after, cost in late_costs.items())
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"inputs": NaN}', b"[" * 100_000])
 def test_what_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(ServingError, match="no JSON"):

@@ -113,6 +113,53 @@ def test_who_stands_by_serves_when_the_first_has_gone(task: dict[str, str], poll
         os.close(read_end)
 
 
+KEEPER = """
+import os, sys
+from pathlib import Path
+from slurm_hadar.sharing.broker.desk import Rules
+from slurm_hadar.sharing.broker.server import Limits
+from slurm_hadar.sharing.keeper import Post, keep
+from slurm_hadar.sharing.turns import Policy
+keep(Post(Path(sys.argv[1]), Rules(Policy.FAIR, 1000), Limits(linger_s=None)), 0, print)
+"""
+
+
+def test_a_broker_that_stands_still_is_deposed(task: dict[str, str], poll: Any) -> None:
+    """Slurm has suspended its job. Who waits for a turn, and who keeps one, goes on with the next one, and so does the
+    first when its job does: it takes nothing from the next."""
+    post, (read_end, write_end) = post_of(task), os.pipe()
+    with subprocess.Popen([sys.executable, "-c", KEEPER, str(post.path)], stdin=subprocess.PIPE) as first:
+        try:
+            poll(post.path.is_socket)
+            keeps, waits = Session(post.path, WORK), Session(post.path, WORK)
+            assert _turn(keeps)  # and nobody else wants it
+            said: list[str] = []
+            stands_by = threading.Thread(target=keep, args=(post, read_end, said.append))
+            stands_by.start()
+            first.send_signal(signal.SIGSTOP)
+            turn = threading.Thread(target=_turn, args=(waits,))
+            turn.start()
+            turn.join(30)
+            assert not turn.is_alive() and not waits.alone
+            poll(lambda: _turn(keeps) and len(status_of(post.path)["sessions"]) == 2)
+            assert any("stands still" in line for line in said)
+            first.send_signal(signal.SIGCONT)
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(str(post.path))
+                assert credentials(sock)[0] == os.getpid()
+            first.stdin.close()
+            assert first.wait(20) == 0 and post.path.is_socket() and _turn(waits)
+        finally:
+            first.send_signal(signal.SIGCONT)
+            first.kill()
+            os.close(write_end)
+        stands_by.join(20)
+        assert not stands_by.is_alive() and not post.path.exists()
+        for session in (keeps, waits):
+            session.close()
+        os.close(read_end)
+
+
 def _turn(session: Session) -> bool:
     with session.iteration():
         return True

@@ -19,7 +19,7 @@ from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
 from slurm_hadar.sharing.broker.desk import Progress, Told
 from slurm_hadar.sharing.broker.looking import trusted
-from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
+from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded, place_of
 from slurm_hadar.sharing.lanes import Demand
 
 __all__ = ["Session", "Work"]
@@ -27,6 +27,7 @@ __all__ = ["Session", "Work"]
 _RETRY_S = 0.1
 _FIRST_S = 1.0  # so long a broker that is just being started, or changes hands, is waited for
 _MOST = 65536
+_LOOK_S = 1.0  # so often who waits, or keeps its turn, looks whether another broker has come in its broker's place
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Session:
         self.may_keep = False
         self.free: Callable[[], None] | None = None
         self._asked = False  # to give it back
+        self._place: int | None = None
+        self._look_at = 0.0
         self._come_back(min(_FIRST_S, return_s))
 
     @property
@@ -96,7 +99,7 @@ class Session:
     def take(self) -> None:
         """Wait for the turn; for callers that cannot be a block."""
         asked_ns = time.monotonic_ns()
-        if os.getpid() != self._pid and self._sock is not None:
+        if self._sock is not None and (os.getpid() != self._pid or self._is_deposed()):
             self._come_back()
         if self._kept and not (self._settle and self.heed()) and self._locked():
             self._began(asked_ns)
@@ -117,6 +120,13 @@ class Session:
             if self._sock is not None:
                 self._sock.close()
             raise
+
+    def _is_deposed(self) -> bool:
+        """Whether another broker serves now; looked for from time to time."""
+        if (now := time.monotonic()) < self._look_at:
+            return False
+        self._look_at = now + _LOOK_S
+        return place_of(self._path) not in (None, self._place)
 
     def _began(self, asked_ns: int) -> None:
         so_far, now = self._progress, time.monotonic_ns()
@@ -243,6 +253,7 @@ class Session:
 
     def _join(self) -> None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self._place = place_of(self._path)
         try:
             sock.connect(str(self._path))
         except OSError:
@@ -268,14 +279,16 @@ class Session:
 
     def _admitted(self) -> None:
         assert self._sock is not None
+        self._says = select.poll()
+        self._says.register(self._sock, select.POLLIN)
+        self._await()
         data, files, _, _ = socket.recv_fds(self._sock, _MOST, 1)
         if files:
             self._file = files[0]
             try:
-                self._page, self._says = progress.mapped(files[0]), select.poll()
+                self._page = progress.mapped(files[0])
             except ValueError:
                 raise OSError(errno.EPROTO, "it is of an older release") from None
-            self._says.register(self._sock, select.POLLIN)
         self._take_in(data)
         if self._told != [Told.ADMITTED] or self._file is None:
             raise ChannelError(f"the broker at {self._path} says {self._told} where {Told.ADMITTED} is expected")
@@ -284,10 +297,17 @@ class Session:
     def _next(self) -> str:
         """What the broker says, waited for."""
         while not self._told:
+            self._await()
             self._hear(0)
         if (said := self._told.pop(0)) not in (Told.TURN, Told.RECALL):
             raise ChannelError(f"the broker at {self._path} says {said!r} where {Told.TURN} is expected")
         return said
+
+    def _await(self) -> None:
+        """Until the broker says something."""
+        while not self._says.poll(1000 * _LOOK_S):
+            if self._is_deposed():
+                raise ConnectionResetError("another broker has taken its place")
 
     def _hear(self, flags: int) -> None:
         assert self._sock is not None

@@ -18,11 +18,11 @@ from typing import Any
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
 from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Note, Progress, Rules, Seat, Told
-from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
+from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded, place_of
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 
-__all__ = ["Broker", "Limits"]
+__all__ = ["Broker", "Limits", "depose", "stands_still"]
 
 NS = 1_000_000_000
 _MOST_S = 1e9
@@ -30,6 +30,7 @@ _MOST_S = 1e9
 #: more than a twentieth of the time in which turns are given.
 _QUESTIONS = ("status", "give_way")
 _REST = 20
+_STOOD_STILL_NS = NS // 2
 _AT_ONCE = 8  # lines of one process, before it is the others' turn to be heard
 #: For how long a session may be told to give way at once: who told it so may be gone.
 LONGEST_WAY_S = 60.0
@@ -103,14 +104,16 @@ class Broker:
         self._alone_since_ns = time.monotonic_ns()
         self._lock = _locked(path)
         self._listener = _listening(path, 0o111 if limits.all_users else 0o177)
+        self._place = place_of(path)
+        self._looked_ns = time.monotonic_ns()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def serve(self, until: int | None = None) -> None:
-        """Until nobody has been there for ``linger_s``, a signal handler's exception ends it, or the descriptor
-        ``until`` is readable."""
+        """Until nobody has been there for ``linger_s``, a signal handler's exception ends it, the descriptor ``until``
+        is readable, or another broker has come in the place of one that stood still (:func:`depose`)."""
         if until is not None:
             self._selector.register(until, selectors.EVENT_READ)
-        while not self._lonely():
+        while not (self._lonely() or self._deposed()):
             for key, _ in self._selector.select(self._timeout_s()):
                 if key.fd == until:
                     return
@@ -132,9 +135,15 @@ class Broker:
         for peer in self._peers.values():
             peer.close()
         self._listener.close()
-        self._path.unlink(missing_ok=True)
+        if place_of(self._path) == self._place:
+            self._path.unlink(missing_ok=True)
         self._selector.close()
         os.close(self._lock)
+
+    def _deposed(self) -> bool:
+        """Whether another one serves now; looked for where this one may have stood still."""
+        before, self._looked_ns = self._looked_ns, time.monotonic_ns()
+        return self._looked_ns - before > _STOOD_STILL_NS and place_of(self._path) != self._place
 
     def _lonely(self) -> bool:
         linger_s = self._limits.linger_s
@@ -439,7 +448,34 @@ def _locked(path: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise ChannelError(f"another broker serves {path}") from None
+    if place_of(Path(f"{path}.lock")) != os.fstat(lock).st_ino:  # that of one that was deposed, and has ended
+        os.close(lock)
+        raise ChannelError(f"another broker comes to serve {path}")
+    os.truncate(lock, 0)
+    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
     return lock
+
+
+def stands_still(path: Path) -> bool:
+    """Whether the process of the broker there is stopped, as all of a job are that Slurm suspends."""
+    try:
+        pid = int(Path(f"{path}.lock").read_text())
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def depose(path: Path) -> None:
+    """Make room for another broker in the place of one that stands still. Its sessions notice, and it notices itself
+    when it goes on."""
+    lock = os.open(f"{path}.over", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stands_still(path):
+            Path(f"{path}.lock").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(lock)
 
 
 def _listening(path: Path, mask: int) -> socket.socket:
