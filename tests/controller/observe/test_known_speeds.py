@@ -137,6 +137,10 @@ def test_a_job_that_slurm_started_itself_has_a_history(bench: Callable[..., Any]
     controller = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 1}}))
     for _ in range(3):
         controller.run_round()
+    b.slurm.suspend(alone)
+    controller.run_round()
+    b.slurm.resume(alone)
+    controller.run_round()
 
     events = {job: [e["event"] for e in b.journal.history(job) if "event" in e] for job in (ours, alone)}
     assert b.slurm.jobs[ours].state is JobState.RUNNING

@@ -180,11 +180,12 @@ class JobRecords:
         if job.state is not JobState.RUNNING:
             self._note_end(record, now)
             return
+        goes_on = record.ran_on == job.nodes  # it was suspended
         record.ran_on = job.nodes
         record.given = job.nodes if record.steered else ()
         if record.run_since is None or record.booked is None:
             record.run_since = record.booked = min(job.start or now, now)
-            if is_ours(job.comment) and not record.placed:
+            if is_ours(job.comment) and not record.placed and not goes_on:
                 self.events.append(Event(job.job_id, "slurm", f"on {fold(job.nodes)} at {clock(record.run_since)}"))
         ran_s = max(0.0, now - record.booked)
         record.attained_s += ran_s * (gpus_asked(job) or record.workers)
