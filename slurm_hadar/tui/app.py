@@ -109,6 +109,7 @@ class Top(App[None]):
         self._details = details
         self._every_s = every_s
         self._picture: Picture | None = None
+        self._looking = False
         self._sort = "state"
         self._words = ""
         self._users: bool | None = None  # None = as there is room
@@ -130,10 +131,19 @@ class Top(App[None]):
         self.action_look()
         self.set_interval(self._every_s, self.action_look)
 
-    @work(thread=True, exclusive=True, group="look")
     def action_look(self) -> None:
-        """Look in another thread: Slurm may be slow, and keys must not wait for it."""
-        picture = self._look()
+        """Look, unless a look is under way: a Slurm that hangs is not asked again and again."""
+        if not self._looking:
+            self._looking = True
+            self._look_aside()
+
+    @work(thread=True, group="look")
+    def _look_aside(self) -> None:
+        """In another thread: Slurm may be slow, and keys must not wait for it."""
+        try:
+            picture = self._look()
+        finally:
+            self._looking = False
         self.call_from_thread(self.show, picture)
 
     def show(self, picture: Picture) -> None:

@@ -208,7 +208,7 @@ def test_a_wider_terminal_shows_more(seat: Seat) -> None:
 
 
 def test_a_slow_slurm_holds_up_no_key(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys work while a look is under way."""
+    """Keys work while a look is under way, and it is not asked once more meanwhile."""
     import threading
 
     go = threading.Event()
@@ -223,6 +223,8 @@ def test_a_slow_slurm_holds_up_no_key(seat: Seat, monkeypatch: pytest.MonkeyPatc
     async def what(app: Top, pilot: Any) -> None:
         await pilot.press("r", "s")
         assert "by job" in text_of(app, "beat")
+        await pilot.press("r", "r")
+        assert seat.looks == 2
         go.set()
         await seat.looked(app, pilot)
 

@@ -54,4 +54,5 @@ class PassedOver:
             elif (speed := job.speeds.get(gpu_type)) is not None and speed.steps_per_s * _AS_FAST < best:
                 times = best / speed.steps_per_s if speed.steps_per_s > 0 else float("inf")
                 by = "" if speed.error is not None else ", by the data sheets"
-                yield f"{gpu_type} is free, but {times:.2g} times as slow for it{by}"
+                so_many = f"{times:.2g}" if times < 100 else f"{times:.0f}"
+                yield f"{gpu_type} is free, but {so_many} times as slow for it{by}"

@@ -84,9 +84,10 @@ class _ByClass:
         return self._known[job_class]
 
 
-def _why(before: int, turn_s: float, gpu_type: str) -> str:
+def _why(job: Job, before: int, turn_s: float, gpu_type: str) -> str:
     if before == 0:
-        return f"first in line for {gpu_type}, but its gang does not fit beside the jobs that run"
+        what = "its gang" if job.form.workers > 1 else "it"
+        return f"first in line for {gpu_type}, but {what} does not fit beside the jobs that run"
     jobs = "1 job" if before == 1 else f"{before} jobs"
     go = "goes" if before == 1 else "go"
     return f"{jobs} with {turn_s / _HOUR:.1f} h of work {go} before it on {gpu_type}"
@@ -115,7 +116,7 @@ class _Queue:
         nearest = set(sorted(rows, key=turn_s.__getitem__)[:_NAMED])
         holding = self._holding() if nearest else {}
         for row in rows:
-            why = _why(place[row], turn_s[row], types[row])
+            why = _why(outlook.jobs[row], place[row], turn_s[row], types[row])
             wanted = EMPTY
             if row in nearest:
                 wanted = self._wanted(row)
