@@ -39,7 +39,8 @@ class Trained:
     def read(cls, directory: Path) -> Trained | None:
         """None where nobody has noted anything that can be read."""
         try:
-            return cls(**json.loads((directory / NOTE).read_text()))
+            found = cls(**json.loads((directory / NOTE).read_text()))
+            return found if all(isinstance(word, str) for word in found.words) else None
         except (OSError, ValueError, TypeError):
             return None
 

@@ -12,7 +12,7 @@ from slurm_hadar.comment import read
 from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
-from slurm_hadar.runtime.launch.slurmctld import JobFacts, accounted_runs, is_over
+from slurm_hadar.runtime.launch.slurmctld import JobFacts, accounted_runs
 
 __all__ = ["apart", "find", "first_submitted", "note_owner", "set_aside_foreign", "set_aside_left_over"]
 
@@ -37,17 +37,17 @@ def find(environ: Mapping[str, str]) -> Path:
 
 
 def apart(environ: Mapping[str, str]) -> Path:
-    """The directory that the user has named, which is one job's at a time: one that comes while another one's files
-    stand there, and that one is not over, has its own below it."""
+    """The directory that the user has named, which is one job's: any other that is given it, as by a shell's profile,
+    has its own below it."""
     directory, job = Path(environ["HADAR_JOB_DIR"]), environ["HADAR_JOB_ID"]
     mine = [environ.get("SLURM_CLUSTER_NAME", ""), job]
     below = directory / job
     owner = _named(directory)
     if _named(below) == mine:
         return below
-    if owner is None or owner == mine or (owner[0] == mine[0] and is_over(owner[1])):
+    if owner in (None, mine):
         return directory
-    say(f"HADAR_JOB_DIR {directory} is that of job {owner[1]}, which is not over: this job's files go to {below}")
+    say(f"HADAR_JOB_DIR {directory} has the files of job {owner[1]}: those of this job go to {below}")
     return below
 
 

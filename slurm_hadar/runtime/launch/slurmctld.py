@@ -18,7 +18,6 @@ __all__ = [
     "array_submissions",
     "ask",
     "ask_patiently",
-    "is_over",
     "job_facts",
 ]
 
@@ -57,12 +56,6 @@ def job_facts(job: str, ask: Ask) -> JobFacts | None:
         return None
     first, _, _ = text.partition(f"{SEP}\n")  # the leader's, of a heterogeneous job
     return JobFacts(int(restarts), submitted, Path(work_dir), first)
-
-
-def is_over(job: str) -> bool:
-    """Whether the job with this id has ended, or is none; not where Slurm does not tell."""
-    shown, why = _answer(["squeue", "--noheader", f"--jobs={job}", "--format=%T"])
-    return "Invalid job id" in why if shown is None else not shown
 
 
 def array_submissions(array: str, ask: Ask) -> list[tuple[int, str]]:

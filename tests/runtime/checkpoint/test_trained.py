@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -48,8 +49,12 @@ def test_another_program_is_refused_in_the_same_run_and_so_is_one_beside_a_live_
         assert follows(replace(alive, born="1"), Trained.here(0)) is None  # another process has its number now
 
 
+def _note(**changes: object) -> str:
+    return json.dumps({"generation": 0, "words": [], "host": "a", "pid": 1, "born": None} | changes)
+
+
 def test_a_note_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    for text in ("", "[]", "{}", "\0", '{"generation": 0, "more": 1}'):
+    for text in ("", "[]", "{}", "\0", '{"generation": 0, "more": 1}', _note(words=5), _note(words=[5])):
         (tmp_path / "training").write_text(text)
         assert Trained.read(tmp_path) is None
     LAST.end(tmp_path)

@@ -106,12 +106,8 @@ def test_a_mark_that_was_left_empty(environ: dict[str, str], monkeypatch: pytest
     assert is_kept(environ)
 
 
-def test_a_directory_that_the_user_has_named_is_one_jobs_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Set in a shell's profile it is named for all. Who comes when the last one is over goes on there, as before."""
-    over: set[str] = set()
-    monkeypatch.setattr(directory, "is_over", over.__contains__)
+def test_a_directory_that_the_user_has_named_is_one_jobs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Set in a shell's profile it is named for all: they would delete each other's checkpoints."""
     room = tmp_path / "room"
 
     def place(job: str, cluster: str = "one") -> Path:
@@ -122,8 +118,6 @@ def test_a_directory_that_the_user_has_named_is_one_jobs_at_a_time(
 
     assert place("77") == place("77") == room
     assert place("78") == room / "78"
-    assert "is that of job 77, which is not over: this job's files go to" in capsys.readouterr().err
-    over.add("77")
-    assert place("78") == room / "78"  # where its own are
-    assert place("79") == room
-    assert place("80", "two") == room / "80"  # nobody knows of 79 there
+    assert f"{room} has the files of job 77: those of this job go to {room}/78" in capsys.readouterr().err
+    assert place("78") == place("78") == room / "78"
+    assert place("77", "two") == room / "77"
