@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,22 +68,26 @@ def test_a_named_directory_is_for_going_on_from_each_other(tmp_path: Path) -> No
     assert store.follows is None and Trained.read(tmp_path) == LAST
 
 
+TRAINING = """
+import sys
+sys.argv[0] = sys.argv.pop(1)
+import torch, slurm_hadar
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+steps = list(slurm_hadar.train(model, optimizer, total_steps=int(sys.argv[1]), name=(sys.argv + [None])[2]))
+print("made", len(steps), file=sys.stderr)
+"""
+
+
 @pytest.fixture
-def train(job_env: dict[str, str], tmp_path: Path) -> Callable[..., tuple[int, str]]:
-    """Run a script of this name to its end: 6 steps, or as many as it is told; its exit code, and what it said."""
+def train(job_env: dict[str, str], start_script: Callable[..., Any]) -> Callable[..., tuple[int, str]]:
+    """Run a script of this name to its end: so many steps; its exit code, and what it said."""
     pytest.importorskip("torch")
-    text = (
-        "import sys, torch, slurm_hadar\n"
-        "model = torch.nn.Linear(2, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        "steps = list(slurm_hadar.train(model, optimizer, total_steps=int(sys.argv[1]), name=(sys.argv + [None])[2]))\n"
-        "print('made', len(steps), file=sys.stderr)\n"
-    )
 
     def run(script: str, *words: str, **variables: str) -> tuple[int, str]:
-        (tmp_path / script).write_text(text)
-        env = {**job_env, **variables, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        done = subprocess.run([sys.executable, tmp_path / script, *words], env=env, capture_output=True, text=True)
-        return done.returncode, done.stderr
+        started = start_script(TRAINING, {**job_env, **variables}, f"/somewhere/{script}", *words)
+        _, said = started.communicate(120)
+        return started.returncode, said
 
     return run
 
