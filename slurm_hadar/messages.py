@@ -26,7 +26,6 @@ __all__ = [
     "COMMAND",
     "FASTEST_STEPS_PER_S",
     "MAX_BYTES",
-    "OWNER_FILE",
     "SLOWEST_STEPS_PER_S",
     "SPOOL_FILE",
     "TOKEN_FILE",
@@ -57,7 +56,6 @@ CHANNEL_FILE = "hadar-channel.json"
 SPOOL_FILE = "spool.jsonl"
 TOKEN_FILE = "token"
 CHECKPOINTS_DIR = "checkpoints"
-OWNER_FILE = "owner"  # whose a job's directory is: cluster, job id, and when it was submitted
 _SET = "HADAR_SET"  # job id and names of the variables that hadar-srun has set for it
 COMMAND = "HADAR_COMMAND"  # which of the commands of hadar share run a process is of, from 1
 TRIAL = "HADAR_TRIAL_NUMBER"  # the variable that says of which trial of hadar tune a process is

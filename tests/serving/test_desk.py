@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slurm_hadar.serving.server.desk import Accepted, Desk, DeskOptions
+from slurm_hadar.serving.server.accepted import Accepted
+from slurm_hadar.serving.server.desk import Desk, DeskOptions
 from slurm_hadar.serving.server.metrics import ServingMetrics
 from slurm_hadar.serving.server.protocol import Asked
 from slurm_hadar.serving.server.workers.pool import WorkerEvents

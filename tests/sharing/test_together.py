@@ -109,7 +109,7 @@ def test_signals_are_passed_on_to_all(start: Any, short_tmp: Path, poll: Any, si
         f"open({str(short_tmp)!r} + '/up' + n, 'w').close()\ntime.sleep(60)\n"
     )
     run = start("run", *(f"{sys.executable} {script} {n}" for n in (1, 2)))
-    poll(lambda: all((short_tmp / f"up{n}").exists() for n in (1, 2)), 120)
+    poll(lambda: all((short_tmp / f"up{n}").exists() for n in (1, 2)))
     run.send_signal(signum)
     _, err = run.communicate(timeout=30)
 

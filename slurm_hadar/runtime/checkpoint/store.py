@@ -146,8 +146,8 @@ class Store:
         try:
             self._make()
             if self.sealed:
-                mine = Trained.here(self.generation)
-                self.follows = self.follows or follows(Trained.read(self.directory), mine)
+                self._trained = Trained.here(self.generation)
+                self.follows = self.follows or follows(Trained.read(self.directory), self._trained)
             newest = self._claimed()
             if self._given is None:
                 self.generation = newest + 1
@@ -156,9 +156,8 @@ class Store:
             temporary = self.directory / f".{CLAIM}-{self.generation}-{os.getpid()}"
             temporary.write_text(f"{self.generation}\n")
             temporary.replace(self.directory / CLAIM)
-            if self.sealed:
-                mine.write(self.directory)
-                self._trained = mine
+            if self._trained is not None:
+                self._trained.write(self.directory)
             self._clear()
         except OSError as error:
             raise CheckpointError(f"{self.directory}: cannot be written: {error.strerror}") from error

@@ -40,24 +40,13 @@ def apart(environ: Mapping[str, str]) -> Path:
     """The directory that the user has named, which is one job's: any other that is given it, as by a shell's profile,
     has its own below it."""
     directory, job = Path(environ["HADAR_JOB_DIR"]), environ["HADAR_JOB_ID"]
-    mine = [environ.get("SLURM_CLUSTER_NAME", ""), job]
-    below = directory / job
-    owner = _named(directory)
-    if _named(below) == mine:
+    mine, below = (environ.get("SLURM_CLUSTER_NAME", ""), job), directory / job
+    if (owner := own.owner_of(below)) is not None and owner[:2] == mine:
         return below
-    if owner in (None, mine):
+    if (owner := own.owner_of(directory)) is None or owner[:2] == mine:
         return directory
-    say(f"HADAR_JOB_DIR {directory} has the files of job {owner[1]}: those of this job go to {below}")
+    say(f"HADAR_JOB_DIR {directory} has the files of job {owner.job}: those of this job go to {below}")
     return below
-
-
-def _named(directory: Path) -> list[str] | None:
-    """Cluster and id of the job whose directory it is; None where nothing tells."""
-    try:
-        *cluster, job, _ = (directory / messages.OWNER_FILE).read_text().split()
-    except (OSError, ValueError):  # none, or a full disk has left it empty
-        return None
-    return ["".join(cluster), job]
 
 
 def set_aside_foreign(environ: Mapping[str, str], submitted: str) -> None:
@@ -67,7 +56,7 @@ def set_aside_foreign(environ: Mapping[str, str], submitted: str) -> None:
     behind: what stands in its directory with another owner is an earlier job's, and is renamed.
     """
     directory = Path(environ["HADAR_JOB_DIR"])
-    mark, owner = directory / messages.OWNER_FILE, _owner(environ, submitted)
+    mark, owner = directory / own.OWNER_FILE, _owner(environ, submitted)
     try:
         if directory.exists() and not _is_owners(mark, owner, submitted):
             _set_aside(directory)
@@ -85,11 +74,10 @@ def set_aside_left_over(environ: Mapping[str, str], facts: JobFacts) -> None:
     runs that came so far, and Slurm's accounts, if there are any, have the time. Where neither tells, that is said.
     """
     job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
-    try:
-        *cluster, owner, noted = (directory / messages.OWNER_FILE).read_text().split()
-    except (OSError, ValueError):
-        return  # none, or a full disk has left it empty
-    if owner == job and cluster in ([], [environ.get("SLURM_CLUSTER_NAME", "")]):
+    if (owner := own.owner_of(directory)) is None:
+        return
+    noted = owner.submitted
+    if owner.job == job and owner.cluster in ("", environ.get("SLURM_CLUSTER_NAME", "")):
         if _has_token(directory, facts.comment):
             return
         known = _is_accounted(noted, facts, accounted_runs(job))
@@ -135,7 +123,7 @@ def _set_aside(directory: Path) -> None:
 
 def note_owner(environ: Mapping[str, str], submitted: str) -> None:
     """Write down whose the directory is; where that cannot be written, it is said."""
-    mark = Path(environ["HADAR_JOB_DIR"]) / messages.OWNER_FILE
+    mark = Path(environ["HADAR_JOB_DIR"]) / own.OWNER_FILE
     try:
         own.make(mark.parent)
         mark.write_text(_owner(environ, submitted))
@@ -170,7 +158,7 @@ def first_submitted(directory: Path) -> str | None:
     None where nothing is noted; raises OSError where that is not to be read.
     """
     try:
-        noted = (directory / messages.OWNER_FILE).read_text().split()
+        noted = (directory / own.OWNER_FILE).read_text().split()
     except FileNotFoundError:
         return None
     return noted[-1] if noted else None  # a full disk has left it empty

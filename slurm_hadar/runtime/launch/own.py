@@ -16,14 +16,34 @@ import re
 import secrets
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
 
-__all__ = ["check_tree", "fault", "make", "place", "read_token", "token"]
+__all__ = ["OWNER_FILE", "Owner", "check_tree", "fault", "make", "owner_of", "place", "read_token", "token"]
+
+OWNER_FILE = "owner"
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _TOKEN = re.compile(rb"([0-9a-f]{64})\n?")
+
+
+class Owner(NamedTuple):
+    """Whose a job's directory is. ``cluster`` may be empty."""
+
+    cluster: str
+    job: str
+    submitted: str
+
+
+def owner_of(directory: Path) -> Owner | None:
+    """As it was noted there; None where nothing tells."""
+    try:
+        *cluster, job, submitted = (directory / OWNER_FILE).read_text().split()
+    except (OSError, ValueError):  # none, or a full disk has left it empty
+        return None
+    return Owner(" ".join(cluster), job, submitted)
 
 
 def place(base: Path, job: str, cluster: str = "") -> tuple[Path, str | None]:
@@ -44,13 +64,10 @@ def place(base: Path, job: str, cluster: str = "") -> tuple[Path, str | None]:
 
 def _elsewhere(directory: Path, cluster: str) -> str | None:
     """That it is a job's of another cluster; None if it is not, or nobody knows."""
-    try:
-        named = (directory / messages.OWNER_FILE).read_text().split()
-    except (OSError, ValueError):
+    owner = owner_of(directory)
+    if owner is None or not cluster or owner.cluster in ("", cluster):
         return None
-    if not cluster or len(named) < 3 or named[0] == cluster:
-        return None
-    return f"{directory} is that of job {named[1]} of cluster {named[0]}"
+    return f"{directory} is that of job {owner.job} of cluster {owner.cluster}"
 
 
 def make(directory: Path) -> None:

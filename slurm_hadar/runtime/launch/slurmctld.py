@@ -10,16 +10,7 @@ from pathlib import Path
 
 from slurm_hadar.joblog import say
 
-__all__ = [
-    "SEP",
-    "Ask",
-    "JobFacts",
-    "accounted_runs",
-    "array_submissions",
-    "ask",
-    "ask_patiently",
-    "job_facts",
-]
+__all__ = ["SEP", "Ask", "JobFacts", "accounted_runs", "array_submissions", "ask", "ask_patiently", "job_facts"]
 
 Ask = Callable[[list[str]], str | None]
 """Runs a command of Slurm's; what it printed, or None."""

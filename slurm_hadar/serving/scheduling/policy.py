@@ -117,7 +117,7 @@ class Policy(ABC):
                 heappush(self._ends, (latest_s, request.number))
                 continue
             self.withdraw(request.number)
-            found.append(Refused(request, Refusal.TOO_LATE if request.last_s < now_s else Refusal.HOPELESS))
+            found.append(Refused.at(request, now_s))
         return found
 
     def next_expiry_s(self) -> float:

@@ -74,3 +74,8 @@ class Refused(NamedTuple):
 
     request: Request
     why: Refusal
+
+    @classmethod
+    def at(cls, request: Request, now_s: float) -> Refused:
+        """One that cannot be met any more at this moment."""
+        return cls(request, Refusal.TOO_LATE if request.last_s < now_s else Refusal.HOPELESS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from slurm_hadar.serving.scheduling.policy import Policy, Proposal
-from slurm_hadar.serving.scheduling.request import Batch, Refusal, Refused, Request, Worker
+from slurm_hadar.serving.scheduling.request import Batch, Refused, Request, Worker
 
 __all__ = ["Scheduler"]
 
@@ -81,8 +81,9 @@ class Scheduler:
         late = [request for request in self._again.values() if self._last_start_s(request) < now_s]
         for request in late:
             del self._again[request.number]
-        given_up = [Refused(r, Refusal.TOO_LATE if r.last_s < now_s else Refusal.HOPELESS) for r in late]
-        return given_up + [refused for policy in self.policies.values() for refused in policy.expire(now_s)]
+        return [Refused.at(r, now_s) for r in late] + [
+            refused for policy in self.policies.values() for refused in policy.expire(now_s)
+        ]
 
     def next_expiry_s(self) -> float:
         ends = [policy.next_expiry_s() for policy in self.policies.values()]

@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from slurm_hadar import __version__
 from slurm_hadar.errors import ServingError
 from slurm_hadar.listening import asked_locally, bearer_is
-from slurm_hadar.serving.server.desk import Accepted, Answer, Desk
+from slurm_hadar.serving.server.accepted import Accepted, Answer
+from slurm_hadar.serving.server.desk import Desk
 from slurm_hadar.serving.server.metrics import ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.server.protocol import encode_in_pieces, read_request

@@ -18,6 +18,7 @@ from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
 from slurm_hadar.serving.scheduling.request import Batch, Request, Worker
 from slurm_hadar.serving.scheduling.scheduler import Scheduler
+from slurm_hadar.serving.server.accepted import Accepted, Answer
 from slurm_hadar.serving.server.metrics import Outcome, ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.server.protocol import Asked
@@ -28,7 +29,7 @@ from slurm_hadar.serving.server.workers.pool import Pool, WorkerEvents
 from slurm_hadar.serving.server.workers.seats import seats_here
 from slurm_hadar.serving.simulation.scaling import Bounds, Scaling
 
-__all__ = ["Accepted", "Answer", "Desk", "DeskOptions"]
+__all__ = ["Desk", "DeskOptions"]
 
 _MARGIN_S = 0.001  # of a deadline, for the way back
 _MOST_TAGS = 256
@@ -51,30 +52,6 @@ class DeskOptions:
     queue: int = 1000
     queue_bytes: int = 1 << 30
     hang_s: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a request gets, and what became of it on the way."""
-
-    outputs: Mapping[str, Any]
-    queued_s: float
-    batch: int
-    ran_s: float
-    worker: str
-
-
-@dataclass(slots=True)
-class Accepted:
-    """A request that waits or runs. The request changes when it is tried again."""
-
-    request: Request
-    inputs: dict[str, Any]
-    future: asyncio.Future[Answer]
-    accepted_s: float
-    deadline_s: float  # from then on
-    size: int
-    tries: int = 1
 
 
 @dataclass(slots=True)

@@ -13,7 +13,18 @@ from typing import Any
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker.wire import credentials, decoded, encoded
 
-__all__ = ["COMMON", "FOLDER", "LONGEST_PATH", "SOCKET", "give_way", "own_folder", "sockets", "status_of", "trusted"]
+__all__ = [
+    "COMMON",
+    "FOLDER",
+    "LONGEST_PATH",
+    "SOCKET",
+    "give_way",
+    "own_folder",
+    "place_of",
+    "sockets",
+    "status_of",
+    "trusted",
+]
 
 #: Where brokers that nobody has given a path have their sockets: in folders of their user alone.
 FOLDER = f"hadar-share-{os.getuid()}-"
@@ -27,6 +38,14 @@ _ANSWER_S = 5.0
 def own_folder(environ: Mapping[str, str]) -> Path:
     """Where brokers that jobs of Slurm keep up have their sockets. Not in ``TMPDIR``, which may be each job's own."""
     return Path(environ.get("HADAR_SHARE_DIR") or f"/tmp/{FOLDER}slurm")
+
+
+def place_of(path: Path) -> int | None:
+    """Which socket (or file) is there now: another broker's is another one. None: none is."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
 
 
 def trusted(uid: int) -> bool:

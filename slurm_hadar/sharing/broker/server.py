@@ -18,7 +18,8 @@ from typing import Any
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
 from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Note, Progress, Rules, Seat, Told
-from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded, place_of
+from slurm_hadar.sharing.broker.looking import place_of
+from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 

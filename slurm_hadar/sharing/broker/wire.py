@@ -13,12 +13,11 @@ import json
 import socket
 import struct
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import ChannelError
 
-__all__ = ["LONGEST", "Lines", "credentials", "decoded", "encoded", "place_of"]
+__all__ = ["LONGEST", "Lines", "credentials", "decoded", "encoded"]
 
 LONGEST = 4096
 _CREDENTIALS = struct.Struct("3i")
@@ -28,14 +27,6 @@ def credentials(sock: socket.socket) -> tuple[int, int]:
     """Process and user at the other end of a Unix socket, as the kernel has noted them (SO_PEERCRED, unix(7))."""
     pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
-
-
-def place_of(path: Path) -> int | None:
-    """Which socket (or file) is there now: another broker's is another one. None: none is."""
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
 
 
 def encoded(op: str, **values: Any) -> bytes:

@@ -1,10 +1,7 @@
 """hadar-srun: what it hands to srun, with a fake srun, squeue and scontrol on PATH that write down what they get."""
 
-import json
 import os
 import stat
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,81 +14,7 @@ from slurm_hadar.runtime import launcher
 from slurm_hadar.runtime.launch import nodelist, reports
 from slurm_hadar.runtime.launch.slurmctld import SEP, JobFacts, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command
-
-ROOT = Path(__file__).resolve().parents[3]
-WRAPPER = ROOT / "wrappers" / "hadar-srun"
-FAKE = """#!{python} -IS
-import json, os, sys
-with open({record!r}, "a") as file:
-    file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
-squeue = "".join(field + chr(31) for field in ("{restarts}", {submit!r}, {work_dir!r}, {comment!r}))
-answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
-if answer: print(answer)
-sys.exit({code})
-"""
-
-
-class Fakes:
-    """A directory for PATH with Slurm's commands in it."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        directory.mkdir()
-        self.record = directory / "record"
-        self.install()
-
-    def install(
-        self,
-        comment: str = "hadar:model=lm,batch=5",
-        code: int = 0,
-        names: str = "srun squeue scontrol",
-        submit: str = "2026-11-20T10:00:00",
-        restarts: int = 0,
-    ) -> None:
-        for name in names.split():
-            path = self.directory / name
-            facts = {
-                "record": str(self.record),
-                "work_dir": str(self.directory.parent),
-                "submit": submit,
-                "restarts": restarts,
-            }
-            path.write_text(FAKE.format(python=sys.executable, comment=comment, code=code, **facts))
-            path.chmod(0o755)
-
-    def calls(self, name: str) -> list[dict[str, Any]]:
-        lines = self.record.read_text().splitlines() if self.record.exists() else []
-        return [c for c in map(json.loads, lines) if c["argv"][0] == name]
-
-
-@pytest.fixture
-def fakes(tmp_path: Path) -> Fakes:
-    return Fakes(tmp_path / "bin")
-
-
-@pytest.fixture
-def env(fakes: Fakes, tmp_path: Path) -> dict[str, str]:
-    """A job's environment with the stale variables of facts that were asked for at submission."""
-    return {
-        "PATH": f"{fakes.directory}:{os.environ['PATH']}",
-        "HADAR_PYTHON": sys.executable,
-        "HOME": os.environ.get("HOME", "/"),
-        "SLURM_JOB_ID": "77",
-        "SLURM_SUBMIT_DIR": str(tmp_path),
-        "SLURM_JOB_NUM_NODES": "2",
-        "SLURM_JOB_NODELIST": "n[1-2]",
-        "SLURM_GPUS": "4",
-        "SLURM_GPUS_PER_NODE": "4",
-        "SLURM_NTASKS": "8",
-        "SLURM_NPROCS": "8",
-        "SLURM_NTASKS_PER_NODE": "4",
-        "SLURM_GPUS_ON_NODE": "1",
-        "SLURM_CONF": str(tmp_path / "slurm.conf"),
-    }
-
-
-def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(WRAPPER), *arguments], env=env, capture_output=True, text=True, timeout=60)
+from tests.runtime.launch.batch import Fakes, run
 
 
 def with_channel(env: dict[str, str]) -> None:
