@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
 from typing import ClassVar
 
 from rich.text import Text
@@ -137,14 +141,13 @@ class Top(App[None]):
             self._looking = True
             self._look_aside()
 
-    @work(thread=True, group="look")
-    def _look_aside(self) -> None:
-        """In another thread: Slurm may be slow, and keys must not wait for it."""
+    @work(group="look")
+    async def _look_aside(self) -> None:
+        """In another thread: Slurm may be slow, and neither keys nor the end of the program wait for it."""
         try:
-            picture = self._look()
+            self.show(await _in_daemon(self._look))
         finally:
             self._looking = False
-        self.call_from_thread(self.show, picture)
 
     def show(self, picture: Picture) -> None:
         """Put a picture on the screen; the chosen job stays chosen."""
@@ -252,3 +255,18 @@ def _key_at(table: DataTable[Text]) -> str | None:
     if not table.row_count:
         return None
     return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+
+
+def _in_daemon(call: Callable[[], Picture]) -> asyncio.Future[Picture]:
+    """What ``call`` gives, from a thread of its own, for which the end of the program does not wait."""
+    found: Future[Picture] = Future()
+
+    def run() -> None:
+        with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+            try:
+                found.set_result(call())
+            except Exception as error:
+                found.set_exception(error)
+
+    threading.Thread(target=run, name="look", daemon=True).start()
+    return asyncio.wrap_future(found)

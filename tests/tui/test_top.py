@@ -232,6 +232,33 @@ def test_a_slow_slurm_holds_up_no_key(seat: Seat, monkeypatch: pytest.MonkeyPatc
     seat.sit(what)
 
 
+def test_the_end_does_not_wait_for_slurm(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who presses q while Slurm hangs is back at the prompt; a look that comes behind the help is no fault."""
+    import threading
+
+    go, over = threading.Event(), threading.Event()
+    first = seat.look
+
+    def hanging() -> Any:
+        picture = first()
+        if seat.looks > 2:
+            go.wait(30)
+            over.set()
+        return picture
+
+    async def what(app: Top, pilot: Any) -> None:
+        await pilot.press("question_mark")
+        app.action_look()
+        await seat.looked(app, pilot)
+        await pilot.press("escape", "r", "q")
+
+    monkeypatch.setattr(seat, "look", hanging)
+    seat.sit(what)
+    assert seat.looks == 3 and not over.is_set()
+    go.set()
+    assert over.wait(30)
+
+
 def test_a_wait_in_words(state: Path) -> None:
     """Why, at what price, where to, and about when."""
     with ReadOnlyJournal(state / "journal.db") as journal:
