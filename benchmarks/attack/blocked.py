@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from benchmarks.attack.people import HONEST, HOSTILE, as_user, may_act_as_others
-from benchmarks.chaos.stage import Daemon
+from benchmarks.campaigns.daemon import Daemon
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.cluster.conf import MEMORY_MIB_PER_GPU
 from slurm_hadar.model import JobState

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.attack.people import HONEST, HOSTILE, OPERATOR, ROOT, as_user, python_of
-from benchmarks.chaos.stage import SHIM, Daemon
+from benchmarks.campaigns.daemon import SHIM, Daemon
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import ChannelInfo

@@ -6,30 +6,26 @@ import contextlib
 import json
 import re
 import sqlite3
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
-from types import SimpleNamespace
 
 from benchmarks.attack.deeds import Asked, Deeds
 from benchmarks.attack.honest import Honest
 from benchmarks.attack.people import HOSTILE
 from benchmarks.attack.stage import ACCOUNT_GPUS, LICENCES, QOS_GPUS, QOS_JOBS, ROUND_S, Stage
+from benchmarks.campaigns.sent import changes_of, check_log, unexplained
+from benchmarks.campaigns.watch import LOOK_EVERY_S, Lookout
 from benchmarks.chaos.jobs import PlainJob
-from benchmarks.chaos.watch import changes_of, check_log, unexplained
 from slurm_hadar.comment import read
 from slurm_hadar.controller.steering.promises import Promises
 from slurm_hadar.controller.steering.rules import gpus_asked
-from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 
 __all__ = ["BOUND_S", "Watch", "check_honest", "check_words"]
 
-LOOK_EVERY_S = 1.0
 SLACK_S = 10.0  # for looks a second apart, Slurm's own scheduler, and a machine with less cores than there are daemons
 BOUND_S = 2 * ROUND_S + SLACK_S
 LONGEST_LEASE_S = 121.0 + 6.0  # Slurm's own, after a requeue
@@ -39,53 +35,27 @@ _PINNED = "pinned"
 _BAD_WORDS = re.compile(r"round skipped.*|round given up.*|acts again in .*|.*broke its contract.*")
 
 
-@dataclass
-class Watch:
+class Watch(Lookout):
     """``waits`` are the longest times that honest jobs waited beside a free GPU, in seconds, by job. ``kept`` counts
     the looks at an honest job for which Slurm kept all free GPUs from it, for a job that is left to Slurm."""
 
-    stage: Stage
-    honest: Honest
-    deeds: Deeds
-    problems: list[str] = field(default_factory=list)
-    looks: int = 0
-    misses: int = 0
-    kept: int = 0
-    waits: dict[str, float] = field(default_factory=dict)
-    _since: dict[str, float] = field(default_factory=dict)
-    _pinned: Counter[str] = field(default_factory=Counter)
-    _last: float = 0.0
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    def __init__(self, stage: Stage, honest: Honest, deeds: Deeds) -> None:
+        super().__init__(stage.daemon, stage.backend)
+        self.stage = stage
+        self.honest = honest
+        self.deeds = deeds
+        self.kept = 0
+        self.waits: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        self._pinned: Counter[str] = Counter()
+        self._last = 0.0
 
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(60.0)
-
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_EVERY_S):
-            self.stage.daemon.keep_up()
-            asked = list(self.deeds.asked.values())  # those of before the look
-            try:
-                state = self.stage.backend.read()
-            except SlurmError:
-                self.misses += 1
-                self._since.clear()
-                continue
-            self.looks += 1
-            self._check(state, asked)
-
-    def _check(self, state: ClusterState, asked: list[Asked]) -> None:
+    def look(self) -> None:
+        asked = list(self.deeds.asked.values())  # those of before the look
+        if (state := self.read()) is None:
+            self._since.clear()
+            return
         jobs = {j.job_id: j for j in state.jobs}
-        for node in state.nodes:
-            for gpu, used in node.used:
-                if used > dict(node.gpus).get(gpu, 0):
-                    self._complain(f"node {node.name} has more {gpu} in use ({used}) than it has")
         waits = self._waits()
         self._honest(state, waits)
         self._limits([j for j in state.jobs if j.state is JobState.RUNNING and j.user in HOSTILE])
@@ -108,10 +78,10 @@ class Watch:
                 self._since.pop(job.job_id, None)
                 continue
             if job.held:
-                self._complain(f"honest job {job.job_id} is held ({job.reason})")
+                self.complain(f"honest job {job.job_id} is held ({job.reason})")
             ahead_s = (job.eligible or 0.0) - state.time
             if ahead_s > LONGEST_LEASE_S:
-                self._complain(f"honest job {job.job_id} is deferred for longer than any lease")
+                self.complain(f"honest job {job.job_id} is deferred for longer than any lease")
             kept = rooms & promises.closed(job).keys()
             self.kept += bool(rooms and kept == rooms)
             ours = ahead_s > 0 or (job.req_nodes and not rooms & set(job.req_nodes))
@@ -122,7 +92,7 @@ class Watch:
             self.waits[job.job_id] = max(self.waits.get(job.job_id, 0.0), mono - since)
             waited = mono - since
             if waited > BOUND_S and waited > (bound := 2 * self._longest_round(waited) + SLACK_S):
-                self._complain(f"honest job {job.job_id} waits for more than {bound:.1f} s beside free GPUs")
+                self.complain(f"honest job {job.job_id} waits for more than {bound:.1f} s beside free GPUs")
 
     def _left_to_slurm(self, jobs: Iterable[SlurmJob], waits: Mapping[str, str]) -> list[SlurmJob]:
         """Those that nobody steers, by the journal or because it has not seen them yet."""
@@ -151,14 +121,14 @@ class Watch:
             self._size(job, gpus)
         for user, gpus in one.items():
             if gpus > QOS_GPUS:
-                self._complain(f"user {user} runs with {gpus} GPUs in QOS one, which allows {QOS_GPUS}")
+                self.complain(f"user {user} runs with {gpus} GPUs in QOS one, which allows {QOS_GPUS}")
         for user, count in few.items():
             if count > QOS_JOBS:
-                self._complain(f"user {user} runs {count} jobs in QOS few, which allows {QOS_JOBS}")
+                self.complain(f"user {user} runs {count} jobs in QOS few, which allows {QOS_JOBS}")
         if small > ACCOUNT_GPUS:
-            self._complain(f"account small has {small} GPUs, which may have {ACCOUNT_GPUS}")
+            self.complain(f"account small has {small} GPUs, which may have {ACCOUNT_GPUS}")
         if sum("tool" in j.licenses for j in running) > LICENCES:
-            self._complain("more licences are in use than there are")
+            self.complain("more licences are in use than there are")
 
     def _size(self, job: SlurmJob, gpus: int) -> None:
         base = job.job_id.split("_")[0]
@@ -173,7 +143,7 @@ class Watch:
         # else it is Slurm's own doing, which counts --cpus-per-gpu when the job starts
         if (more_gpus or more_cpus) and self._sent(job.job_id, 0.0, time.time(), "NumCPUs="):
             what = f"{gpus} GPUs and {job.num_cpus} CPUs"
-            self._complain(f"job {job.job_id} runs with {what}, submitted for {gpus_asked(asked)} and {asked.num_cpus}")
+            self.complain(f"job {job.job_id} runs with {what}, submitted for {gpus_asked(asked)} and {asked.num_cpus}")
 
     def _kept(self, asked: Asked, job: SlurmJob) -> None:
         """An owner's or administrator's hold or start time is as it was."""
@@ -188,7 +158,7 @@ class Watch:
             return  # it crossed with a round that could not know
         if self._sent(asked.job, asked.when + IN_FLIGHT_S, time.time()):
             what = "hold" if asked.value == 0.0 else "start time"
-            self._complain(f"the {what} that job {asked.job} was given by its owner or administrator was overwritten")
+            self.complain(f"the {what} that job {asked.job} was given by its owner or administrator was overwritten")
 
     def _sent(self, job: str, since: float, until: float, words: str = "") -> bool:
         """Whether the controller told Slurm something of the job in this time, with these words in it."""
@@ -201,7 +171,7 @@ class Watch:
             pinned = waits[job_id] == _PINNED and jobs[job_id].state is JobState.PENDING
             self._pinned[job_id] = self._pinned[job_id] + 1 if pinned else 0
             if self._pinned[job_id] * LOOK_EVERY_S > BOUND_S:
-                self._complain(f"honest job {job_id} is not steered")
+                self.complain(f"honest job {job_id} is not steered")
 
     def _waits(self) -> dict[str, str]:
         """The tier of each job that waited in the last round."""
@@ -209,10 +179,6 @@ class Watch:
             found = db.execute("SELECT job_id, record FROM waits")
             return {job: json.loads(text).get("tier", "") for job, text in found}
         return {}
-
-    def _complain(self, problem: str) -> None:
-        if problem not in self.problems:
-            self.problems.append(problem)
 
 
 def _room(node: SlurmNode) -> bool:
@@ -248,9 +214,9 @@ def _check_chain(job: PlainJob) -> list[str]:
 
 def check_words(stage: Stage) -> tuple[int, list[str]]:
     """(changes sent, problems): what the controller said of itself, and what its journal does not tell of."""
-    problems = check_log(stage)  # type: ignore[arg-type]
+    problems = check_log(stage.log)
     problems += list(dict.fromkeys(re.sub(r"\d{3,}", "N", w)[:200] for w in _BAD_WORDS.findall(stage.log)))
     for code, times in Counter(code for _, code in stage.daemon.ends).items():
         problems.append(f"the controller ended by itself with exit code {code}, {times} times")
-    changes, untold = unexplained(stage, SimpleNamespace(cuts=[]))  # type: ignore[arg-type]
+    changes, untold = unexplained(stage.sent, stage.state)
     return changes, problems + untold

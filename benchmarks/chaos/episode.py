@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.campaigns.sent import check_log, unexplained
 from benchmarks.chaos.inject import Injector
 from benchmarks.chaos.jobs import submit_all
 from benchmarks.chaos.schedule import KINDS, Fault, draw
 from benchmarks.chaos.stage import Stage
-from benchmarks.chaos.watch import Watch, check_end, check_log, steps_counted_twice, unexplained
+from benchmarks.chaos.watch import Watch, check_end, steps_counted_twice
 from slurm_hadar.cluster import processes
 from slurm_hadar.errors import SlurmError
 
@@ -109,8 +110,8 @@ def _play(stage: Stage, plan: Plan, episode: Episode, say: Callable[[str], None]
     stage.daemon.wait_running()
     code = stage.daemon.stop()
     end = check_end(stage, injector, plain, forked)
-    changes, untold = unexplained(stage, injector)
-    episode.problems += [*watch.problems, *injector.problems, *end.problems, *untold, *check_log(stage)]
+    changes, untold = unexplained(stage.sent, stage.state, max(injector.cuts, default=0.0))
+    episode.problems += [*watch.problems, *injector.problems, *end.problems, *untold, *check_log(stage.log)]
     episode.problems += steps_counted_twice(stage, plain)
     episode.problems += _left_behind(stage)
     if code not in (0, None, -signal.SIGTERM):  # by the signal itself where it had only just begun to start

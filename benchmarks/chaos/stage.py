@@ -5,41 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import threading
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.campaigns.daemon import SHIM, Daemon
 from benchmarks.chaos.post import Proxy
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.slurm.cli import CliBackend
 
-__all__ = ["NODES", "Daemon", "Stage"]
+__all__ = ["NODES", "Stage"]
 
 NODES = "v100:2x2,k80:2x2"
 ROOT = Path(__file__).resolve().parents[2]
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 DISK_BYTES = 48 << 20
-RESTART_S = 1.0
 SETTINGS = (
     "controller.mode=act", "controller.round_s=3", "controller.event_round_s=1", "guard.min_run_s=10",
     "guard.max_moves_per_job=6", "jobs.start_timeout_s=5", "jobs.ack_timeout_s=5", "jobs.end_timeout_s=12",
     "jobs.restart_cost_s=3", "slurm.timeout_s=6", "slurm.retries=0", "slurm.backend=cli", "predict.retrain_s=0",
 )  # fmt: skip
-# Stands before scontrol and scancel on the controller's PATH, and keeps what was sent before it is sent. scontrol reads
-# the controller's clock (now+20), so it gets the same wrong time.
-SHIM = """#!/bin/sh
-{clock}
-if [ "{name}" = scontrol ] && [ $# -gt 0 ]; then exec {real} "$@"; fi
-part=$(mktemp {folder}/{name}.XXXXXX)
-if [ "{name}" = scontrol ]; then cat > $part; else echo "$*" > $part; fi
-mv $part $part.sent
-if [ "{name}" = scontrol ]; then exec {real} < $part.sent; fi
-exec {real} "$@"
-"""
 # libfaketime makes Python's own sleep fail, so in Python the clock is replaced from within, by a sitecustomize.py that
 # only the controller of an episode has.
 CLOCK = """
@@ -80,85 +65,6 @@ class Shuffle(Policy):
         waits = {j.job_id: Wait(Tier.POLICY, "shuffled away") for j in jobs if j.job_id not in placed}
         return Plan(self.name, placed, waits)
 """
-
-
-@dataclass
-class Daemon:
-    """``hadar run`` under a supervisor that starts it again, as systemd would.
-
-    ``ends`` are the ends that it came to by itself: (when, exit code).
-    """
-
-    command: list[str]
-    env: dict[str, str]
-    log: Path
-    ends: list[tuple[float, int]] = field(default_factory=list)
-    starts: list[float] = field(default_factory=list)
-    _process: subprocess.Popen[bytes] | None = None
-    _wanted: bool = True
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def pid(self) -> int | None:
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
-
-    def keep_up(self) -> None:
-        """Start it where it should run and does not."""
-        with self._lock:
-            if self._process is not None and (code := self._process.poll()) is not None:
-                self.ends.append((time.time(), code))
-                self._process = None
-            due = not self.ends or time.time() - self.ends[-1][0] > RESTART_S
-            if self._wanted and self._process is None and due:
-                with self.log.open("ab") as log:
-                    self._process = subprocess.Popen(self.command, env=self.env, stdout=log, stderr=log)
-                self.starts.append(time.time())
-
-    def kill(self) -> None:
-        """SIGKILL, and not started again until :meth:`revive`."""
-        with self._lock:
-            self._wanted = False
-            if self._process is not None:
-                if self._process.poll() is None:
-                    self._process.kill()
-                    self._process.wait()
-                else:
-                    self.ends.append((time.time(), self._process.returncode))
-                self._process = None
-
-    def revive(self) -> None:
-        with self._lock:
-            self._wanted = True
-        self.keep_up()
-
-    def send(self, signum: signal.Signals) -> None:
-        with self._lock:
-            if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(signum)
-
-    def wait_running(self, seconds: float = 8.0) -> None:
-        """Wait until it has run for so long: one that has just been started does not mind signals yet."""
-        deadline = time.monotonic() + 60.0
-        while time.monotonic() < deadline and (self.pid is None or time.time() - self.starts[-1] < seconds):
-            self.keep_up()
-            time.sleep(0.2)
-
-    def stop(self, patience_s: float = 60.0) -> int | None:
-        """End it in good order; its exit code, None if it was not there or had to be killed."""
-        with self._lock:
-            self._wanted = False
-            process, self._process = self._process, None
-        if process is None or process.poll() is not None:
-            return None
-        process.send_signal(signal.SIGCONT)
-        process.terminate()
-        try:
-            return process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            return None
 
 
 class Stage:

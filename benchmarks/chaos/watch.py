@@ -7,22 +7,19 @@ import itertools
 import json
 import re
 import sqlite3
-import threading
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.campaigns.sent import changes_of
+from benchmarks.campaigns.watch import Lookout
 from benchmarks.chaos.inject import SET_ASIDE, Injector
 from benchmarks.chaos.jobs import ForkedJob, PlainJob
 from benchmarks.chaos.stage import Stage
-from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState
 from slurm_hadar.runtime.forks.meeting import MeetingDirectory
-from slurm_hadar.slurm.state import ClusterState
 
-__all__ = ["End", "Watch", "changes_of", "check_end", "check_log", "check_result", "steps_counted_twice", "unexplained"]
+__all__ = ["End", "Watch", "changes_of", "check_end", "check_result", "steps_counted_twice"]
 
-LOOK_EVERY_S = 1.0
 REQUEUE_DELAY_S = 121.0  # Slurm's own, after each requeue
 LEASE_S = 20.0
 SLACK_S = 6.0
@@ -31,65 +28,31 @@ SLURM_FORGETS_S = 20.0  # what slurmctld had not saved yet when it was killed, i
 _UNSURE = re.compile(r"kill-slurmctld|kill-slurmd|lose-node")
 
 
-@dataclass
-class Watch:
-    """Looks at the queue once a second, and notes what must never be seen. A thread between start and stop."""
+class Watch(Lookout):
+    """Notes jobs that are held or deferred for too long."""
 
-    stage: Stage
-    clock_spans: list[tuple[float, float]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    looks: int = 0
-    misses: int = 0
-    held_since: dict[str, float] = field(default_factory=dict)
-    seen: dict[str, JobState] = field(default_factory=dict)
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage.daemon, stage.backend)
+        self.held_since: dict[str, float] = {}
 
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(30.0)
-
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_EVERY_S):
-            self.stage.daemon.keep_up()
-            try:
-                state = self.stage.backend.read()
-            except SlurmError:
-                self.misses += 1
-                continue
-            self.looks += 1
-            self._check(state)
-
-    def _check(self, state: ClusterState) -> None:
-        for node in state.nodes:
-            for gpu, used in node.used:
-                if used > dict(node.gpus).get(gpu, 0):
-                    self._complain(f"node {node.name} has more {gpu} in use ({used}) than it has")
+    def look(self) -> None:
+        if (state := self.read()) is None:
+            return
         held = set()
         for job in state.jobs:
-            self.seen[job.job_id] = job.state
             if job.state is not JobState.PENDING:
                 continue
             if job.held:
                 held.add(job.job_id)
                 since = self.held_since.setdefault(job.job_id, state.time)
                 if state.time - since > HELD_FOR_S:
-                    self._complain(f"job {job.job_id} is held ({job.reason})")
+                    self.complain(f"job {job.job_id} is held ({job.reason})")
             longest = max(LEASE_S, REQUEUE_DELAY_S if job.restarts else 0.0) + SLACK_S
             if job.eligible is not None and job.eligible - state.time > longest:
                 ahead = job.eligible - state.time
-                self._complain(f"job {job.job_id} is deferred for {_rough(ahead)} s, longer than any lease")
+                self.complain(f"job {job.job_id} is deferred for {_rough(ahead)} s, longer than any lease")
         for job_id in set(self.held_since) - held:
             del self.held_since[job_id]
-
-    def _complain(self, problem: str) -> None:
-        if problem not in self.problems:
-            self.problems.append(problem)
 
 
 def _rough(seconds: float) -> int:
@@ -186,63 +149,6 @@ def _check_forked(job: ForkedJob, end: End) -> None:
 def _last_words(*files: Path) -> str:
     lines = [line for f in files if f.exists() for line in f.read_text(errors="replace").splitlines() if line.strip()]
     return " / ".join(lines[-3:]) or "no output"
-
-
-def check_log(stage: Stage) -> list[str]:
-    """No defect reached the log: each end of the controller by itself has one clear line."""
-    text, problems = stage.log, []
-    for trace in re.findall(r"Traceback \(most recent call last\):\n(?:.*\n)*?(\S.*)\n", text):
-        if not trace.startswith(" "):
-            problems.append(f"the controller's log has a traceback: {trace[:200]}")
-    if "Fatal Python error" in text or "Segmentation fault" in text:
-        problems.append("the controller crashed in C code")
-    return list(dict.fromkeys(problems))
-
-
-# The journal against what was really sent
-
-_VERBS = {"update JobId=": "update", "requeue incomplete ": "requeue", "requeue ": "restart", "release ": "release"}
-_LINE = re.compile(rf"({'|'.join(_VERBS)})(\S+)(.*)")
-
-
-def unexplained(stage: Stage, injector: Injector) -> tuple[int, list[str]]:
-    """(changes sent to Slurm, those of which no journal tells). What was sent before a journal was cut is left out."""
-    last_cut = max(injector.cuts, default=0.0)
-    sent: Counter[tuple[str, str]] = Counter()
-    for file in stage.sent.glob("*.sent"):
-        if file.stat().st_mtime > last_cut:
-            sent.update(changes_of(file))
-    told: Counter[tuple[str, str]] = Counter()
-    for journal in stage.state.glob("journal.db*"):
-        if not journal.name.endswith(("-wal", "-shm")):
-            told.update(_told(journal))
-    missing = sent - told
-    problems = [f"the journal does not tell of: {what} (job {job}, {n} times)" for (job, what), n in missing.items()]
-    return sum(sent.values()), problems
-
-
-def changes_of(file: Path) -> list[tuple[str, str]]:
-    """(job, command) of one call of scontrol or scancel."""
-    if file.name.startswith("scancel"):
-        words = file.read_text().split()
-        return [] if words[:1] and words[0].startswith("--signal") else [(job, "cancel") for job in words]
-    found = []
-    for line in file.read_text().splitlines():
-        match = _LINE.fullmatch(line)
-        if match:
-            verb = _VERBS[match[1]]
-            fields = re.sub(r'="([^"]*)"', r"=\1", match[3]) if verb == "update" else ""
-            found += [(job, f"{verb} {job}{fields}") for job in match[2].split(",")]
-    return found
-
-
-def _told(journal: Path) -> list[tuple[str, str]]:
-    with (
-        contextlib.suppress(sqlite3.Error),
-        contextlib.closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db,
-    ):
-        return [(job, command) for job, command in db.execute("SELECT job_id, command FROM writes")]
-    return []
 
 
 def steps_counted_twice(stage: Stage, plain: list[PlainJob]) -> list[str]:
