@@ -19,11 +19,10 @@ import resource
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from slurm_hadar import messages
+from slurm_hadar import messages, scratch
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.runtime.launch.nested import watched_path
@@ -264,7 +263,7 @@ def _is_first_task() -> bool:
 def _make_run_dir() -> Path | None:
     """A directory on the node itself for the shared pages; None (nothing is measured) if there is no room for it."""
     try:
-        return Path(tempfile.mkdtemp(prefix=f"hadar-{os.environ.get('SLURM_JOB_ID', 'x')}-"))
+        return scratch.make(f"hadar-{os.environ.get('SLURM_JOB_ID', 'x')}-")
     except OSError as error:
         say(f"this task is not measured: {error}")
         return None

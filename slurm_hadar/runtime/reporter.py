@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar import messages
+from slurm_hadar import messages, scratch
 from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.joblog import say
@@ -46,6 +46,7 @@ MAX_SPOOL_BYTES = 8 * 2**20
 def main(pipe: int, run_dir: Path, broker: str | None = None) -> None:
     """Report until the agent says bye or goes away. ``pipe`` brings the agent's lines; ``broker`` is the socket of that
     of a GPU which the task shares."""
+    scratch.remove_abandoned("hadar-")  # those of tasks that were killed outright, with their agents
     reporter = Reporter(run_dir, broker)
     if os.environ.get(VOUCH_LATER) and os.environ.get("SLURM_PROCID", "0") == "0":
         threading.Thread(target=vouch_later, args=(os.environ,), daemon=True).start()

@@ -10,7 +10,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
+from slurm_hadar import scratch
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.messages import COMMAND
 from slurm_hadar.sharing.broker.desk import Rules, Seat
@@ -118,7 +118,8 @@ def run_together(
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER))
+    scratch.remove_abandoned(FOLDER)
+    folder = scratch.make(FOLDER)
     try:
         if len(os.fsencode(folder / SOCKET)) > LONGEST_PATH:
             raise ConfigError(f"{folder} is too long for a socket's path: set TMPDIR to a shorter one")

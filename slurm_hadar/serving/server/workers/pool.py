@@ -6,15 +6,14 @@ import asyncio
 import os
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import zmq
 
+from slurm_hadar import scratch
 from slurm_hadar.errors import AllocationLost, ConfigError
 from slurm_hadar.serving.server.wire import unpack
 from slurm_hadar.serving.server.workers.line import BEAT_S, sender
@@ -23,6 +22,7 @@ from slurm_hadar.serving.server.workers.seats import Seat, seats_here
 
 __all__ = ["Pool", "WorkerEvents"]
 
+_FOLDER = "hadar-serve-"
 _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _SILENCE_S = 8.0  # of a worker on another node: it is gone
 _END_S = 5.0  # for the steps on other nodes, all together
@@ -53,7 +53,8 @@ class Pool:
 
     def __init__(self, most: int, seats: Sequence[Seat], command: list[str], events: WorkerEvents) -> None:
         self._most, self._seats, self._command, self._events = most, seats or [Seat("")], command, events
-        self._folder = Path(tempfile.mkdtemp(prefix="hadar-serve-"))  # for this user only
+        scratch.remove_abandoned(_FOLDER)
+        self._folder = scratch.make(_FOLDER)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)

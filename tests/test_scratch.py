@@ -1,0 +1,51 @@
+"""Temporary directories of processes that are killed: the next one removes them, and those of nobody else."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar import scratch
+
+MAKE = "import sys; from slurm_hadar import scratch; print(scratch.make('hadar-7-'), flush=True); sys.stdin.read()"
+
+
+@pytest.fixture(autouse=True)
+def _temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+
+def test_what_a_killed_process_has_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", MAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        theirs = Path(process.stdout.readline().strip())
+        (theirs / "1.map").touch()
+        mine = scratch.make("hadar-8-")
+        assert theirs.parent == mine.parent == tmp_path and theirs.stat().st_mode & 0o77 == 0
+        unlocked, file = tmp_path / "hadar-unlocked", tmp_path / "hadar-file"
+        unlocked.mkdir()  # of an older version, or another program's
+        file.touch()
+        (tmp_path / "hadar-link").symlink_to(theirs)
+        scratch.remove_abandoned("hadar-")
+        assert (theirs / "1.map").exists() and mine.exists()
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        scratch.remove_abandoned("hadar-9")
+        assert theirs.exists()
+        scratch.remove_abandoned("hadar-")
+    assert not theirs.exists()
+    assert sorted(tmp_path.iterdir()) == sorted([mine, unlocked, file, tmp_path / "hadar-link"])
+
+
+def test_no_room_is_told_and_no_folder_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    scratch.remove_abandoned("hadar-")
+    with pytest.raises(OSError, match="none"):
+        scratch.make("hadar-")
