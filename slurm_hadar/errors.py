@@ -28,6 +28,8 @@ The command line turns any :class:`HadarError` into its message and exit code 1;
 import sqlite3
 from collections.abc import Sequence
 
+_LONGEST_REASON = 1000
+
 
 class HadarError(Exception):
     """Base of all expected errors; ``str(error)`` is one line that names the thing and the fix.
@@ -157,10 +159,10 @@ class SlurmRejected(SlurmError):
 
 
 def reason_of(error: BaseException) -> str:
-    """Why something failed, in one line."""
+    """Why something failed, in one line; of what is not ours only the begin."""
     if isinstance(error, HadarError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     lines = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"
+    return f"{type(error).__name__}: {lines[0][:_LONGEST_REASON]}"

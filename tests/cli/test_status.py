@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from slurm_hadar.cli.jobs import status as command
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.answers.status import Status, status_of, tail
+from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.controller.journal import Event, JobRecord, Journal, RoundRecord, Run
 from slurm_hadar.controller.journal.records import DashboardChanges
 from slurm_hadar.controller.state_dir import JOURNAL
@@ -267,3 +268,20 @@ def test_a_copy_is_as_far_as_its_job(slurm: Asked, journal: Journal, see: Any) -
     text, _ = see("20_1")
 
     assert "progress     120 of 400 steps (30 %)" in text and "checkpoint" not in text
+
+
+def test_a_controller_that_is_silent_is_told_of(slurm: Asked, config: Config, see: Any, tmp_path: Path) -> None:
+    """Killed, say, or with a full disk: what it knew is of then. Of a job that is over nothing changes any more."""
+    over = slurm.submit(2, "hadar:model=resnet18,batch=64,steps=1000")
+    job = slurm.submit(2, "hadar:model=resnet18,batch=64,steps=1000")
+    slurm.jobs.pop(over)
+    journal = Journal(tmp_path / JOURNAL)
+    journal.save_jobs([record(over, ended=time.time() - 800)])
+    journal.add_round(RoundRecord(time.time() - 600, "act", "hadar", round_s=60.0))
+    silent = "the controller has been silent since"
+
+    assert silent in see(job)[0] and silent in see(job)[1]["faults"][0]
+    assert silent in queue_view(slurm, config)[1]
+    assert silent not in see(over)[0]
+    journal.add_round(RoundRecord(time.time(), "act", "hadar", round_s=60.0))
+    assert see(job)[1]["faults"] == [] and queue_view(slurm, config)[1] == ""

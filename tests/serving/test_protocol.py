@@ -92,6 +92,28 @@ def test_faults_are_named(body: Any, told: str) -> None:
     assert raised.value.status == 400
 
 
+@pytest.mark.parametrize("name", [0, None, True, ["0"]])
+def test_names_are_texts(name: Any) -> None:
+    """Though they may look like one."""
+    info = replace(INFO, inputs=(TensorSpec(str(name), "INT8", (1,)),))
+    body = {"inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [7]}]}
+
+    with pytest.raises(ServingError, match="takes the inputs"):
+        read_request(json.dumps(body).encode(), info)
+
+
+@pytest.mark.parametrize("data", [[2**63, 1], [2**64 - 1, 0], [2**53 + 1, 2**63]])
+def test_whole_numbers_on_both_sides_of_what_is_signed(data: list[int]) -> None:
+    info = replace(INFO, inputs=(TensorSpec("x", "UINT64", (2,)),))
+    body = {"inputs": [{"name": "x", "datatype": "UINT64", "shape": [2], "data": data}]}
+
+    assert read_request(json.dumps(body).encode(), info).inputs["x"].tolist() == data
+    for other in (-1, 0.5, 2**64):
+        body["inputs"][0]["data"] = [2**63, other]
+        with pytest.raises(ServingError, match="data of x"):
+            read_request(json.dumps(body).encode(), info)
+
+
 @pytest.mark.parametrize("late_costs", [{0: 2 / 3, 100: 1 / 6, 200: 1 / 6}, {1234567.5: 0.5, 1234568.5: 0.5}])
 def test_costs_arrive_as_the_client_has_them(late_costs: dict[float, float]) -> None:
     info = ModelInfo("m", (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))

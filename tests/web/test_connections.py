@@ -89,3 +89,30 @@ def test_room_for_connections() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [b"GET /", HEAD + b"X: ", b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: "],
+    ids=["address", "header", "trailer"],
+)
+def test_a_line_that_does_not_end_ends_its_connection(
+    address: tuple[str, int], begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before it has filled the memory, or has held up all others by being joined again and again."""
+    monkeypatch.setattr(listening, "_HEAD_S", WAIT_S)
+    sent, most = 0, 30 << 20
+    with contextlib.closing(socket.create_connection(address, timeout=WAIT_S)) as made:
+        made.sendall(begun)
+        with contextlib.suppress(ConnectionError):
+            while sent < most:
+                sent += made.send(b"a" * 65536)
+
+    assert sent < most
+
+
+def test_a_body_in_very_small_chunks_is_read(connection: socket.socket) -> None:
+    pieces = b"1\r\na\r\n" * 100_000
+    connection.sendall(HEAD.replace(b"GET", b"POST") + b"Transfer-Encoding: chunked\r\n\r\n" + pieces + b"0\r\n\r\n")
+
+    assert connection.recv(1000).startswith(b"HTTP/1.1 200")

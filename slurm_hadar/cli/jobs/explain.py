@@ -24,7 +24,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.peek import as_given, peek
 from slurm_hadar.controller.answers.status import first_task
-from slurm_hadar.controller.answers.view import TIERS, size_source
+from slurm_hadar.controller.answers.view import TIERS, silence, size_source
 from slurm_hadar.controller.journal import JobRecord, Reader, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.words import sharing
@@ -51,6 +51,9 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
         record, wait = journal.job(job_id), journal.wait(job_id)
         last = next((e for e in reversed(journal.history(job_id)) if "kind" in e), None)
         fork = _fork(journal, job_id)
+        silent = silence(journal, config, time.time())
+    if silent and (record is None or record.stage is not Stage.OVER):
+        click.echo(f"note: {silent}", err=True)
     if fork is not None and job_id == fork["job_id"]:
         print_json(fork) if as_json else click.echo("\n".join(plain(line) for line in _forked(fork)))
         return

@@ -28,10 +28,10 @@ def queue(config: Config, user: str | None, tasks: bool, as_json: bool) -> None:
     Waiting tasks of a job array that are alike share a line; JSON has each.
     """
     backend = choose("cli", config.slurm.timeout_s, config.slurm.retries)
-    everything, fault = queue_view(backend, config)
+    everything, note = queue_view(backend, config)
     lines = [line for line in everything if user in (None, line.user)]
-    if fault:
-        click.echo(f"note: only what Slurm says: {fault}", err=True)
+    if note:
+        click.echo(f"note: {note}", err=True)
     if as_json:
         print_json([line.as_dict() for line in lines])
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.peek import as_given, peek
-from slurm_hadar.controller.answers.view import journal_or_empty, live_view
+from slurm_hadar.controller.answers.view import journal_or_empty, live_view, silence
 from slurm_hadar.controller.journal import JobRecord, Reader, Run, Stage
 from slurm_hadar.errors import HadarError, SlurmError
 from slurm_hadar.model import Basis, Job, Speed
@@ -100,10 +101,10 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
         record, runs = journal.job(job_id), tuple(journal.runs_of(job_id))
         fork = journal.forks().get(job_id.partition("_")[0])
         past = _past_tasks(job_id, journal, {line.job_id for line in tasks})
+        silent = silence(journal, config, time.time()) if mine or tasks else ""
     finally:
         journal.close()
-    if slurm_fault:
-        faults.append(slurm_fault)
+    faults += [fault for fault in (silent, slurm_fault) if fault]
     seen = None if slurm_fault else shown(backend.ask, job_id)
     if seen is not None and not tasks and seen.job_id != job_id:
         if not job_id.isdecimal():  # Slurm takes the number of a task, which has no tasks, for that of its array

@@ -7,6 +7,7 @@ has of the last round.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -19,7 +20,7 @@ from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.observe.speeds.shared_gpus import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering.rules import no_type, node_facts, pinned_reason, placement_of, unreadable
-from slurm_hadar.controller.words import in_words
+from slurm_hadar.controller.words import clock, in_words
 from slurm_hadar.errors import SlurmError, StoreError
 from slurm_hadar.model import Tier
 from slurm_hadar.names import by_number
@@ -28,8 +29,8 @@ from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
     "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "job_view", "journal_or_empty",
-    "live_view", "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "size_source",
-    "type_use",
+    "live_view", "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "silence",
+    "size_source", "type_use",
 ]  # fmt: skip
 
 #: What the tier of a wait means, as the end of a sentence about the job.
@@ -191,6 +192,14 @@ def beat(journal: Reader, config: Config, now: float) -> Beat:
     return Beat(last["time"], age_s, alive, missed, last["mode"], last["policy"], last["note"], last)
 
 
+def silence(journal: Reader, config: Config, now: float) -> str:
+    """What to know of decisions and progress that are older than they should be; empty where they are not."""
+    last = beat(journal, config, now)
+    if last.time is None or last.alive:
+        return ""
+    return f"the controller has been silent since {clock(last.time)}: its decisions and the jobs' progress are of then"
+
+
 def _missed(age_s: float, last: Mapping[str, Any], round_s: float) -> int:
     """A round is known of when it has looked and decided, and it waits until the one before has acted: as long as the
     last one took, and a little, none counts as missed."""
@@ -199,11 +208,12 @@ def _missed(age_s: float, last: Mapping[str, Any], round_s: float) -> int:
 
 
 def queue_view(backend: Backend, config: Config) -> tuple[list[Line], str]:
-    """Running jobs first, then the waiting ones by arrival, and what is wrong with the journal, without which there is
-    less to say. Raises SlurmError."""
+    """Running jobs first, then the waiting ones by arrival, and what is wrong with the journal or the controller, by
+    which there is less to say. Raises SlurmError."""
     journal, fault = journal_or_empty(config)
     try:
-        return live_view(backend, config, journal)[0], fault
+        note = f"only what Slurm says: {fault}" if fault else silence(journal, config, time.time())
+        return live_view(backend, config, journal)[0], note
     finally:
         journal.close()
 

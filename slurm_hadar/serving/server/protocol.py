@@ -61,7 +61,7 @@ def read_request(body: bytes, info: ModelInfo) -> Asked:
         raise _bad("inputs must be a list of tensors")
     known = {spec.name: spec for spec in info.inputs}
     names = [tensor.get("name") for tensor in given]
-    if sorted(map(str, names)) != sorted(known):
+    if not all(isinstance(name, str) for name in names) or sorted(names) != sorted(known):
         raise _bad(f"model {info.name} takes the inputs {', '.join(sorted(known))}, each once")
     inputs = {tensor["name"]: _tensor(tensor, known[tensor["name"]]) for tensor in given}
     outputs = _outputs(asked.get("outputs", []), info)
@@ -137,6 +137,8 @@ def _tensor(tensor: Mapping[str, Any], spec: TensorSpec) -> Any:
         raise _bad(f"data of {name} must be a list")
     try:
         values = np.asarray(data)
+        if spec.datatype == "UINT64" and values.dtype.kind == "f":  # numpy's for whole numbers on both sides of 2**63
+            values = _whole(np.asarray(data, dtype=object), values)
     except ValueError:
         raise _bad(f"data of {name} is ragged") from None
     if values.size != math.prod(shape):
@@ -146,6 +148,13 @@ def _tensor(tensor: Mapping[str, Any], spec: TensorSpec) -> Any:
         return typed.reshape(shape)
     except ValueError:  # of no values, but with sides that numpy cannot count
         raise _bad(f"shape of {name} is too large") from None
+
+
+def _whole(objects: Any, floats: Any) -> Any:
+    """The numbers as UINT64 where they all are; else as they are."""
+    if all(type(n) is int and 0 <= n < 1 << 64 for n in objects.flat):
+        return objects.astype(np.uint64)
+    return floats
 
 
 def _typed(values: Any, spec: TensorSpec) -> Any:

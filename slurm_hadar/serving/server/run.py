@@ -23,6 +23,8 @@ __all__ = ["ServerOptions", "run_server"]
 
 _CONNECTIONS = 1000  # beyond those of requests that may wait
 _FILES = 200  # beyond connections
+_MOST_BESIDE = 64 << 10  # bytes
+_MOST_PER_BYTE = 8  # of a body that comes in chunks of one byte
 _LAST_WORDS_S = 5  # to send what is ready, at least
 
 
@@ -41,7 +43,24 @@ class ServerOptions:
 
 
 class _Protocol(HeadsInTime, HttpToolsProtocol):
-    pass
+    """Ends a connection that brings more than 64 KiB of a request's head, or beside its body: httptools has no such
+    limit, and joins the parts of an unfinished line anew with each."""
+
+    _beside = 0
+
+    def data_received(self, data: bytes) -> None:
+        self._beside += len(data)
+        super().data_received(data)
+        if self._beside > _MOST_BESIDE:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._beside = 0
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        self._beside = max(0, self._beside - _MOST_PER_BYTE * len(body))
+        super().on_body(body)
 
 
 class _Server(uvicorn.Server):
