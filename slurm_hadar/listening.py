@@ -8,14 +8,15 @@ import ipaddress
 import resource
 import socket
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import ConfigError
 
 __all__ = [
-    "HeadsInTime", "address", "asked_locally", "bearer_is", "is_loopback", "open_socket", "read_token", "room_for",
-    "shown",
+    "HeadsInTime", "address", "asked_locally", "bearer_is", "handshakes_in_time", "is_loopback", "open_socket",
+    "read_token", "room_for", "shown",
 ]  # fmt: skip
 
 _HEAD_S = 10.0
@@ -100,6 +101,13 @@ def room_for(connections: int) -> None:
     wanted = connections if hard == resource.RLIM_INFINITY else min(connections, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def handshakes_in_time(loop: asyncio.AbstractEventLoop) -> None:
+    """Let what listens from now on in this loop end encrypted connections that have not begun after 10 s. Of those no
+    protocol is told; uvicorn leaves them the 60 s that asyncio has."""
+    listen = partial(loop.create_server, ssl_handshake_timeout=_HEAD_S)
+    loop.create_server = listen  # type: ignore[method-assign]
 
 
 class HeadsInTime:

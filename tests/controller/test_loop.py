@@ -406,6 +406,30 @@ def test_a_restart_between_two_rounds_loses_no_count(bench: Any) -> None:
     assert told == ["run 2 from its checkpoint at step 50"]
 
 
+def test_a_run_that_cannot_use_its_checkpoint_is_told_of_once(bench: Any) -> None:
+    """It counts as begun anew: its steps are in no checkpoint. One that still loads has not told of its training."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment=MODEL)
+    b.slurm.start(job, "v100-1")
+    report(b, job, "saved", resumable=True, steps=50, saved_step=50)
+    b.controller.run_round()
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], restarts=1)
+    report(b, job, "hello", restart=1, steps=0)
+    b.controller.run_round()
+    assert b.journal.load_jobs()[job].saved_step == 50
+    for steps in (5, 8):
+        report(b, job, restart=1, resumable=True, steps=steps)
+        b.controller.run_round()
+
+    record = b.journal.load_jobs()[job]
+    assert (record.lost_steps, record.saved_step, record.steps) == (45.0, None, 8)
+    told = [e["why"] for e in b.journal.history(job) if e.get("event") == "anew"]
+    assert told == ["its checkpoint at step 50 cannot be used, as its output says; 45 steps are done again"]
+    report(b, job, "saved", restart=1, resumable=True, steps=20, saved_step=20)
+    b.controller.run_round()
+    assert b.journal.load_jobs()[job].saved_step == 20
+
+
 def test_a_restart_without_a_checkpoint_is_told_with_what_it_costs(bench: Any) -> None:
     """Only of jobs that are ours; the same restart is told once."""
     b = bench()

@@ -346,6 +346,12 @@ def test_encrypted(tmp_path: Path) -> None:
     make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *names]
     subprocess.run([*make, "-keyout", key, "-out", cert, "-days", "2"], check=True, capture_output=True)
     running = Running("--tls-cert", str(cert), "--tls-key", str(key))
+    locked, other = tmp_path / "locked.pem", tmp_path / "other.pem"
+    make = ["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+    subprocess.run([*make, "-out", other], check=True, capture_output=True)
+    subprocess.run(["openssl", "pkey", "-in", key, "-out", locked, "-aes256", "-passout", "pass:1234"], check=True)
+    for unfit, told in ((locked, "is encrypted"), (other, "cannot be used with that certificate")):
+        test_impossible_options(["--tls-cert", str(cert), "--tls-key", str(unfit)], told)
     try:
         assert running.url.startswith("https://")
         with ServingClient(running.url, certificates=str(cert)) as client:
@@ -373,6 +379,7 @@ def test_a_model_that_cannot_be_built_ends_the_server(function: str, told: str) 
         (["--slo", "soon"], "--slo"),
         (["--tls-key", str(MODELS)], "go together"),
         (["--tls-key", str(MODELS), "--tls-cert", str(MODELS)], "cannot be used"),
+        (["--tls-key", str(MODELS), "--tls-cert", str(MODELS)], f"--tls-cert {MODELS}"),
     ],
 )
 def test_impossible_options(options: list[str], told: str) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import resource
 import socket
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import uvicorn
+import uvloop
 from starlette.types import Receive, Scope, Send
 
 from slurm_hadar import listening
@@ -63,6 +66,29 @@ def test_the_second_head_too(connection: socket.socket) -> None:
     connection.sendall(HEAD)
 
     assert connection.recv(1000) == b""
+
+
+@pytest.mark.parametrize("kind", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_an_encrypted_connection_that_does_not_begin_is_ended(
+    kind: Callable[[], asyncio.AbstractEventLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "_HEAD_S", 0.3)
+
+    async def listen_and_say_nothing() -> bytes:
+        loop = asyncio.get_running_loop()
+        listening.handshakes_in_time(loop)
+        with listening.open_socket("127.0.0.1", 0) as listener:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            server = await loop.create_server(asyncio.Protocol, sock=listener, ssl=context)
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            try:
+                return await asyncio.wait_for(reader.read(), WAIT_S)
+            finally:
+                writer.close()
+                server.close()
+
+    with asyncio.Runner(loop_factory=kind) as runner:
+        assert runner.run(listen_and_say_nothing()) == b""
 
 
 def test_a_body_and_a_pause_have_limits_of_their_own(connection: socket.socket) -> None:

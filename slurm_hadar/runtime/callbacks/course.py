@@ -95,7 +95,7 @@ class Course:
         if self.gang.leads:
             try:
                 self._store.claim()
-                found = next(self._store.good(), None)
+                found, _ = self._store.newest(lambda _found: None) or (None, None)
                 if found is not None and not self._store.sealed and not files.unsafe_allowed():
                     own.check_tree(found.path, unchanged=True)  # libraries do not load all that they save safely
                 if found is not None and not (found.path / self._library).is_dir():

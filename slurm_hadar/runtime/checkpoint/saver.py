@@ -135,7 +135,8 @@ class Saver:
         if self._gang.leads:
             try:
                 self._store.claim()
-                found, content = _newest(self._store, target_of)
+                load = lambda checkpoint: self._store.load(checkpoint, target_of)  # noqa: E731
+                found, content = self._store.newest(load) or (None, None)
             except CheckpointError as problem:
                 error = str(problem)
         found, error, self._store.follows = self._gang.broadcast((found, error, self._store.follows))
@@ -258,15 +259,6 @@ class Saver:
             self._link.failed()
         else:
             self._link.saved(save.step, self._store.generation, time.monotonic() - save.began, save.stall_s)
-
-
-def _newest(store: Store, target_of: sharded.TargetOf) -> tuple[Checkpoint | None, dict[str, Any] | None]:
-    for checkpoint in store.good():
-        try:
-            return checkpoint, store.load(checkpoint, target_of)
-        except CheckpointError as error:
-            say(f"checkpoint {checkpoint.name} is passed over: {error}")
-    return None, None
 
 
 def _load(store: Store, found: Checkpoint, target_of: sharded.TargetOf) -> dict[str, Any]:

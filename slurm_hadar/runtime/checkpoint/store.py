@@ -31,10 +31,10 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
@@ -55,6 +55,7 @@ CLAIM = "claim"
 #: Where this process has trained (by its id, for a forked child has not), and whether to the end.
 _TRAINED: dict[tuple[int, Path], bool] = {}
 _NAME = re.compile(r"gen-(\d{1,9})-step-(\d{1,18})")
+_Read = TypeVar("_Read")
 _ASIDE, _DRAFT = ".old-", ".tmp-"
 
 
@@ -244,6 +245,22 @@ class Store:
             else:
                 yield checkpoint
 
+    def newest(self, read: Callable[[Checkpoint], _Read]) -> tuple[Checkpoint, _Read] | None:
+        """The newest good one that can be read, and what was read. Where there are some, and none can be used, that is
+        said: the training begins anew."""
+        for checkpoint in self.good():
+            try:
+                return checkpoint, read(checkpoint)
+            except CheckpointError as error:
+                say(f"checkpoint {checkpoint.name} is passed over: {error}")
+        if there := _list(self.directory):
+            furthest = max(checkpoint.step for checkpoint in there)
+            say(
+                f"WARNING: this training begins anew: no checkpoint in {self.directory} can be used, as is said above. "
+                f"That of step {furthest} stays there until the training is as far again"
+            )
+        return None
+
     def verify(self, checkpoint: Checkpoint, sums: bool = True) -> dict[str, Any]:
         """The manifest, once all files match it; without ``sums``, by their sizes. Raises CheckpointError saying what
         is wrong."""
@@ -334,9 +351,11 @@ class Store:
         return Checkpoint(self.generation, step, final)
 
     def _prune(self) -> None:
-        """Drop what is older than the last ``keep``; what a newer generation wrote is not this run's to touch."""
+        """Drop what is older than the last ``keep``. What a newer generation wrote is not this run's to touch, and what
+        has more steps than the newest was passed over by a run that is not as far yet: it may be good, if not for who
+        read it (an older version, a lost token)."""
         ours = [c for c in _list(self.directory) if c.generation <= self.generation]
-        for old in ours[self._keep :]:
+        for old in (c for c in ours[self._keep :] if c.step <= ours[0].step):
             # the name goes first: a directory half removed must not look like a checkpoint
             grave = self.directory / f"{_DRAFT}{old.name}-removed-{os.getpid()}"
             with contextlib.suppress(OSError):

@@ -156,12 +156,17 @@ def _read_token(path: Path) -> str:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
-        private = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
-        match = _TOKEN.fullmatch(file.read(100)) if private else None
+        mine = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid()
+        match = _TOKEN.fullmatch(file.read(100)) if mine else None
     if match is None:
         raise CheckpointError(
-            f"{path} is not this job's token (64 hexadecimal digits that only you may read); remove it for a new one, "
-            "and checkpoints that were sealed with the old one are passed over"
+            f"{path} is not this job's token (64 hexadecimal digits that only you may read). Put it back if you can: "
+            "without it the training begins anew, since it cannot tell its checkpoints from others'. Remove it for that"
+        )
+    if found.st_mode & 0o077:
+        raise CheckpointError(
+            f"{path} is not this job's token alone: others may read or change it. If you trust who could: "
+            f"chmod 600 {path}"
         )
     return match[1].decode()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.listening import HeadsInTime, open_socket, room_for, shown
+from slurm_hadar.listening import HeadsInTime, handshakes_in_time, open_socket, room_for, shown
 from slurm_hadar.serving.server.app import create_app
 from slurm_hadar.serving.server.desk import Desk, DeskOptions
 from slurm_hadar.serving.server.metrics import ServingMetrics
@@ -70,6 +72,11 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._drain, self._asked = drain, False
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if self.config.ssl is not None:
+            handshakes_in_time(asyncio.get_running_loop())
+        await super().startup(sockets)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._asked:
             self.force_exit = True
@@ -84,12 +91,31 @@ def run_server(options: ServerOptions, tell: Callable[[str], None]) -> None:
     _Run(options, tell).run()
 
 
+def _check_certificate(certificate: Path, key: Path) -> None:
+    """Raises ConfigError naming the file that cannot be used."""
+
+    def locked() -> str:
+        raise ConfigError(f"--tls-key {key} is encrypted: give one that can be read without a passphrase")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_verify_locations(certificate)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"--tls-cert {certificate} cannot be used: {error.strerror or error}") from None
+    try:
+        context.load_cert_chain(certificate, key, password=locked)
+    except OSError as error:
+        raise ConfigError(f"--tls-key {key} cannot be used with that certificate: {error.strerror or error}") from None
+
+
 class _Run:
     def __init__(self, options: ServerOptions, tell: Callable[[str], None]) -> None:
         self._options, self._tell = options, tell
         connections = options.desk.queue + _CONNECTIONS
         room_for(connections + _FILES)
         self._failure = ""
+        if options.certificate is not None and options.key is not None:
+            _check_certificate(options.certificate, options.key)
         metrics = ServingMetrics()
         self._listening = open_socket(options.host, options.port)
         self._desk = Desk(options.desk, metrics, self._failed, tell)
@@ -108,10 +134,7 @@ class _Run:
             timeout_keep_alive=60,
             timeout_graceful_shutdown=_LAST_WORDS_S,
         )
-        try:
-            settings.load()
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise ConfigError(f"--tls-cert or --tls-key cannot be used: {error}") from None
+        settings.load()
         self._server = _Server(settings, self._drain)
         self._loop: asyncio.AbstractEventLoop | None = None
 

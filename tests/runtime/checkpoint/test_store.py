@@ -83,6 +83,41 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, damage: str, capsys: pytes
     assert "passed over" in said
 
 
+def test_what_was_passed_over_stays_until_the_training_is_as_far(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be good for another version, say. That the training begins anew is said loudly."""
+    before = store(tmp_path)
+    for step in (90, 100):
+        newest = before.save(step, content(step))
+    for manifest in tmp_path.glob("*/manifest.json"):
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": checkpoint.FORMAT + 1}))
+
+    ours = store(tmp_path, 1)
+    ours.claim()
+    assert ours.newest(ours.load) is None
+    said = capsys.readouterr().err.splitlines()
+    assert "WARNING: this training begins anew" in said[-1] and "step 100 stays" in said[-1]
+    for step in (10, 20, 30):
+        ours.save(step, content(step))
+    assert names(tmp_path) == {"gen-0-step-90", newest.name, "gen-1-step-20", "gen-1-step-30"}
+
+    again = store(tmp_path, 2)  # and in its next run
+    again.claim()
+    found = again.newest(again.load)
+    assert found is not None and found[0].step == 30 and "WARNING" not in capsys.readouterr().err
+    for step in (95, 99):
+        again.save(step, content(step))
+    assert names(tmp_path) == {newest.name, "gen-2-step-95", "gen-2-step-99"}
+    again.save(110, content(110))
+    assert names(tmp_path) == {"gen-2-step-99", "gen-2-step-110"}
+
+
+def test_a_first_run_has_nothing_to_warn_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert store(tmp_path / "none").newest(lambda found: found) is None
+    assert capsys.readouterr().err == ""
+
+
 CUTS = ("mkdir", "torch.save", "manifest", "fsync", "rename", "after")
 # each cut in a forked child, since importing PyTorch takes longer than all of them
 KILLED = """

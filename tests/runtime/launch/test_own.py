@@ -119,6 +119,18 @@ def test_a_token_that_is_not_the_jobs(in_job: Path, how: str) -> None:
         own.token(path.parent)
 
 
+def test_a_token_that_others_may_read_can_be_kept(in_job: Path) -> None:
+    """Without it the checkpoints are of no use: who shares the directory with a group is told how to go on."""
+    directory = in_job / ".hadar" / "77"
+    first = own.token(directory)
+    (directory / messages.TOKEN_FILE).chmod(0o660)
+
+    with pytest.raises(CheckpointError, match=f"chmod 600 {directory / messages.TOKEN_FILE}$"):
+        own.token(directory)
+    (directory / messages.TOKEN_FILE).chmod(0o600)
+    assert own.token(directory) == first
+
+
 def test_that_of_another_clusters_job_is_left_alone(in_job: Path) -> None:
     """It may be running there: two clusters with one file system count their jobs alike."""
     usual = in_job / ".hadar" / "77"

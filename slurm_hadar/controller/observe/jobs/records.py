@@ -209,10 +209,19 @@ class JobRecords:
             record.ran_more(record.last_type, max(0.0, min(said, now) - record.booked))
         record.run_since = record.booked = None
 
+    def _note_anew(self, record: JobRecord, steps: int) -> None:
+        again = (record.saved_step or 0.0) - steps
+        why = f"its checkpoint at step {record.saved_step:.0f} cannot be used, as its output says"
+        self.events.append(Event(record.job_id, "anew", f"{why}; {again:.0f} steps are done again"))
+        record.lost_steps += again
+        record.saved_step = None
+
     def note_progress(self, record: JobRecord, news: JobNews | None) -> None:
         if news is None or news.report.restart < record.restarts:
             return
         report = news.report
+        if _passed_over(record, news):
+            self._note_anew(record, report.steps or 0)
         record.resumable = report.resumable or record.resumable
         if report.total_steps:
             record.total_steps, record.reported = report.total_steps, True
@@ -228,6 +237,13 @@ class JobRecords:
         record.stall_s = report.stall_s if report.stall_s is not None else record.stall_s
         if news.first_step is not None and record.run_since is not None:
             record.start_s = max(0.0, news.first_step - record.run_since)
+
+
+def _passed_over(record: JobRecord, news: JobNews) -> bool:
+    """Whether this run trains below the checkpoint of the run before, which it should have begun with."""
+    report, saved = news.report, record.saved_step
+    told = report.resumable and report.steps is not None and report.consolidated_steps is None
+    return told and saved is not None and news.saved_step is None and (report.steps or 0) < saved
 
 
 def _restarted(record: JobRecord, lost: float, copy: bool) -> str:
