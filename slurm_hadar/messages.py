@@ -310,15 +310,16 @@ def given_dir(environ: Mapping[str, str]) -> Path | None:
     return Path(given) if given and "HADAR_JOB_DIR" not in inherited(environ) else None
 
 
-def job_dir(environ: Mapping[str, str], cwd: str | Path = ".") -> Path | None:
-    """``$HADAR_JOB_DIR``, or ``.hadar/<job id>`` below the directory of submission. None outside Slurm.
+def job_dir(environ: Mapping[str, str]) -> Path | None:
+    """``$HADAR_JOB_DIR``, or ``.hadar/<job id>`` below the directory of submission, or the working directory where
+    that is not told. None outside Slurm.
 
     Holds the token (0600), ``checkpoints/`` and the spool.
     """
     if (given := given_dir(environ)) is not None:
         return given
     job = canonical_job_id(environ)
-    return Path(environ.get("SLURM_SUBMIT_DIR") or cwd) / ".hadar" / job if job else None
+    return Path(environ.get("SLURM_SUBMIT_DIR") or Path.cwd()) / ".hadar" / job if job else None
 
 
 def job_homes(uid: int) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import io
 import os
 import re
 import sys
@@ -98,6 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
 def run(command: click.Command, name: str, **given: Any) -> NoReturn:
     """Run a command and exit: 0 done, 1 refused or failed with one line, 2 wrong usage; never a traceback. ``given``
     are further arguments of :meth:`click.Command.main`."""
+    _make_writable()
     try:
         code = command.main(**given, standalone_mode=False)
     except click.UsageError as error:
@@ -127,6 +129,15 @@ def run(command: click.Command, name: str, **given: Any) -> NoReturn:
         click.echo(f"{name}: {error.filename or 'system'}: {error.strerror or error}", err=True)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _make_writable() -> None:
+    """stdout and stderr, should they be closed, or not know all letters of other users' names."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 until the end
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
 
 
 def _extras_with(module: str) -> list[str]:

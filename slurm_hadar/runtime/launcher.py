@@ -67,6 +67,9 @@ def main(argv: list[str] | None = None) -> int:
     except NotStarted as refusal:
         say(str(refusal))
         return refusal.code
+    except OSError as error:
+        say(f"not started: {error.filename or 'the working directory'}: {error.strerror}")
+        return 1
     _announce_restart(environ)
     return _become(srun, words, environ)
 

@@ -116,12 +116,14 @@ def options_of(storage: str, study: str | None) -> Options:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with opening(url):
         names = optuna.get_all_study_names(url)
+    if not names:
+        raise ConfigError(f"{storage} has no study yet; begin one with hadar tune run")
     if study is None:
         if len(names) != 1:
             raise ConfigError(f"{storage} has {len(names)} studies ({', '.join(names)}): choose one with --study")
         study = names[0]
     if study not in names:
-        raise ConfigError(f"{storage} has no study {study}; it has {', '.join(names) or 'none'}")
+        raise ConfigError(f"{storage} has no study {study}; it has {', '.join(names)}")
     with opening(url):
         said = optuna.load_study(study_name=study, storage=url).user_attrs.get("hadar:run")
     if not isinstance(said, Mapping):
@@ -238,6 +240,8 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool, record: Rec
     algorithm = algorithm_of(options)
     if options.sampler != Sampler.RANDOM and algorithm not in _OPEN_TO_SAMPLERS:
         raise ConfigError(f"--sampler {options.sampler}: {options.algorithm} draws its trials itself; leave it out")
+    if not Book.is_there(options.storage, options.study, say):
+        record.belongs_to_none()
     book = Book.open(
         options.storage,
         options.study,

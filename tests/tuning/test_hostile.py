@@ -65,6 +65,33 @@ def test_a_search_after_the_study_was_deleted_is_refused(tuner: Any, study: Stud
     assert code == 1 and "another study of that name (or of one like it): move or remove it" in said
 
 
+def test_a_study_that_is_refused_is_not_made(tuner: Any, study: Study) -> None:
+    """Its name makes the same folder as that of another one."""
+    words = ("run", study(steps=2, pace=0), "--trials", "1", *RANDOM, "--study")
+    assert tuner(*words, "a/b")[0] == 0
+
+    code, _, said = tuner(*words, "a b")
+
+    assert code == 1 and "or of one like it" in said
+    assert optuna.get_all_study_names(f"sqlite:///{tuner.folder}/tune.db") == ["a/b"]
+
+
+@pytest.mark.parametrize("url", ["sqlite:////", "sqlite:///", "sqlite:////tmp"])
+def test_a_storage_that_names_no_file(url: str) -> None:
+    with pytest.raises(ConfigError, match="is a directory; name a file in it"):
+        folder_of(url, "s")
+
+
+def test_a_storage_without_a_study(tmp_path: Path) -> None:
+    """Whose tuner was killed before it had made one."""
+    url = f"sqlite:///{tmp_path}/tune.db"
+    optuna.storages.RDBStorage(url)
+
+    for study in (None, "s"):
+        with pytest.raises(ConfigError, match="no study yet; begin one with hadar tune run"):
+            session.options_of(url, study)
+
+
 def test_trials_have_random_numbers_of_their_own(tuner: Any, study: Study) -> None:
     pytest.importorskip("torch")
     text = "import numpy, torch\n" + PLAIN.format(

@@ -127,3 +127,13 @@ def test_no_worse_than_twice_the_best_without_resizes(case: Any) -> None:
 
 def test_a_pool_is_read() -> None:
     assert parse_pool("v100:4,k80:2", {"v100": 2.0, "k80": 0.5}) == (GpuType("v100", 4, 1.0), GpuType("k80", 2, 0.25))
+
+
+@pytest.mark.parametrize("policy", list(TuningPolicy))
+@pytest.mark.parametrize(("longest_s", "shortest_s"), [(3e6, 0.011), (1e9, 1.3), (1e9, 1e-9)])
+def test_trials_of_very_unequal_length_end(policy: TuningPolicy, longest_s: float, shortest_s: float) -> None:
+    """What is left of a short one by rounding is too little to move the clock."""
+    trials = [Trial("a", longest_s), *(Trial(name, shortest_s) for name in "bcde")]
+    made = simulate([trials], [GpuType("v100", 1, 1.0)], policy, Limits(packed=1))
+
+    assert made.makespan_s == pytest.approx(longest_s, rel=1e-5)

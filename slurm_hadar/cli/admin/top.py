@@ -29,6 +29,8 @@ def top(config: Config, refresh: float) -> None:
 
     Where Slurm does not answer, it shows what the controller's last round saw.
     """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("top needs a terminal; hadar queue and hadar status print once")
     from slurm_hadar.tui.app import Top
     from slurm_hadar.tui.details import in_lines
     from slurm_hadar.tui.signs import signs_for

@@ -153,7 +153,9 @@ class Actor:
         for change in stops:
             job = left.get(change.job_id)
             if job is not None and job.state is JobState.PENDING:
-                seen.records[change.job_id].moves += 1
+                record = seen.records[change.job_id]
+                record.moves += 1
+                record.ran_on = ()  # nothing of that run is left there
                 back.append(change)
             elif job is None:
                 outcome.ended.add(change.job_id)

@@ -40,7 +40,7 @@ def store_here(directory: str | Path | None, name: str | None, keep: int) -> Sto
 
 def _home(environ: Mapping[str, str]) -> Path | None:
     """The job's directory: as ``hadar-srun`` or the user says, else as ``hadar-srun`` would choose it."""
-    directory, job = messages.job_dir(environ, Path.cwd()), messages.canonical_job_id(environ)
+    directory, job = messages.job_dir(environ), messages.canonical_job_id(environ)
     if directory is None or job is None or messages.given_dir(environ) is not None:
         return directory
     found, why = own.place(directory.parent.parent, job, environ.get("SLURM_CLUSTER_NAME", ""))

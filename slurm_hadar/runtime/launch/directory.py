@@ -22,7 +22,7 @@ _ENDED = frozenset(("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMOR
 def find(environ: Mapping[str, str]) -> Path:
     """As the user says, or where the job's files are safe from other users. If they are safe nowhere, that is said
     here, and a training that wants to save there refuses."""
-    usual = messages.job_dir(environ, Path.cwd())
+    usual = messages.job_dir(environ)
     assert usual is not None
     if messages.given_dir(environ) is not None:
         return usual

@@ -142,9 +142,10 @@ def read_token(directory: Path) -> str:
 
 def _make_token(path: Path) -> None:
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secrets.token_hex(32) + "\n")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
         os.link(fresh, path)  # unlike a rename it never replaces the token of a step started at the same time
     except FileExistsError:
         pass

@@ -42,14 +42,12 @@ def claim(code: int, environ: Mapping[str, str] = os.environ) -> int:
     try:
         own.make(directory)
         number = sum(1 for _ in directory.glob(f"failed-{_job(environ)}-*")) + 1
-        descriptor = os.open(_failure_file(directory, environ, run), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        _note(_failure_file(directory, environ, run), code)
     except FileExistsError:
         return 0
     except (OSError, CheckpointError) as error:
         say(f"not retried, since failures cannot be counted: {error}")
         return 0
-    os.write(descriptor, b"%d\n" % code)
-    os.close(descriptor)
     if number > int(most):
         say(f"the command failed (exit code {code}), and retry={most} in the job's comment is used up")
         return 0
@@ -58,6 +56,18 @@ def claim(code: int, environ: Mapping[str, str] = os.environ) -> int:
         "from its last checkpoint"
     )
     return number
+
+
+def _note(file: Path, code: int) -> None:
+    """Raises FileExistsError if another task has; any other OSError if it cannot be, and then nothing is left."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(descriptor, b"%d\n" % code)
+    except OSError:
+        file.unlink()
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def put_back(environ: Mapping[str, str] = os.environ) -> None:

@@ -68,7 +68,7 @@ class _Group:
             for name, run in running.items():
                 worked_s = max(0.0, self.now_s - max(before_s, self._ready_s.get(name, 0.0)))
                 run.left_s = max(0.0, run.left_s - run.rate * worked_s)
-            for name in [name for name, run in running.items() if run.left_s <= 1e-9 * run.trial.budget_s]:
+            for name in [name for name in running if self._is_over(name)]:
                 self._allocator.leave(name)
             self._allocator.start()
             for run, anew in self._allocator.resize():
@@ -77,6 +77,11 @@ class _Group:
                     self.resizes += 1
         if self._allocator.waiting:
             raise AssertionError("a trial waits although nothing runs")
+
+    def _is_over(self, name: str) -> bool:
+        """What is left by rounding counts for nothing; nor does what is too little to move the clock."""
+        run = self._allocator.running[name]
+        return run.left_s <= 1e-9 * run.trial.budget_s or self._end_s(name) <= self.now_s
 
     def _end_s(self, name: str) -> float:
         run = self._allocator.running[name]

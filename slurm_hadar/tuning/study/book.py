@@ -107,6 +107,15 @@ class Book:
         self.impatient = False  # it has been waited for in vain
         study.stop = lambda: None  # type: ignore[method-assign] # a sampler calls it, and Optuna allows it in its loop alone
 
+    @staticmethod
+    def is_there(url: str, name: str, say: Callable[[str], None]) -> bool:
+        """Whether the storage has a study of this name; a storage that is not there is made."""
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        with opening(url):
+            return name in _patiently(lambda: optuna.get_all_study_names(_storage(url)), say, _PATIENCE_S, url)
+
     @classmethod
     def open(
         cls, url: str, name: str, direction: Literal["minimize", "maximize"], sampler: Any, pruner: Any,

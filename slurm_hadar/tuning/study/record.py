@@ -27,9 +27,14 @@ _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file of an SQLite URL, None of any other."""
+    """The file of an SQLite URL, None of any other. Raises ConfigError where it names none."""
     prefix = "sqlite:///"
-    return Path(url.removeprefix(prefix).partition("?")[0]).absolute() if url.startswith(prefix) else None
+    if not url.startswith(prefix):
+        return None
+    file = Path(url.removeprefix(prefix).partition("?")[0]).absolute()
+    if not file.name or file.is_dir():
+        raise ConfigError(f"{url}: {file} is a directory; name a file in it, such as sqlite:///tune.db")
+    return file
 
 
 def folder_of(url: str, study: str) -> Path:
@@ -81,18 +86,30 @@ class Record:
         """``study``: what tells it from any other of its name; ``fresh``: it was made just now. Raises ConfigError if
         the folder is another one's: trials of the same number would go on from its checkpoints. StoreError: it cannot
         be noted."""
-        noted = self.folder / IDENTITY
-        known = noted.read_text(encoding="utf-8", errors="replace").strip() if noted.exists() else ""
+        known = self._owner()
         if known != study and (known or (fresh and (self.folder / TRIALS).exists())):
-            raise ConfigError(
-                f"{self.folder} has the checkpoints of another study of that name (or of one like it): move or remove "
-                "it, or take another --study"
-            )
+            raise self._foreign()
         if not known:
+            noted = self.folder / IDENTITY
             try:
                 noted.write_text(f"{study}\n", encoding="utf-8")
             except OSError as error:
                 raise StoreError(f"{noted}: {error.strerror}") from None
+
+    def belongs_to_none(self) -> None:
+        """As :meth:`belongs`, for a study that is about to be made."""
+        if self._owner() or (self.folder / TRIALS).exists():
+            raise self._foreign()
+
+    def _owner(self) -> str:
+        noted = self.folder / IDENTITY
+        return noted.read_text(encoding="utf-8", errors="replace").strip() if noted.exists() else ""
+
+    def _foreign(self) -> ConfigError:
+        return ConfigError(
+            f"{self.folder} has the checkpoints of another study of that name (or of one like it): move or remove it, "
+            "or take another --study"
+        )
 
     def trial_folder(self, number: int) -> Path:
         """A trial's checkpoints and its log."""

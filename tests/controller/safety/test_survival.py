@@ -17,6 +17,7 @@ from slurm_hadar.errors import SlurmError, SlurmUnavailable, StoreError
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.testing.fake_slurm import FakeSlurm
+from tests.controller.scripted import report
 
 
 def on(node: str, gpu: str, count: int = 1) -> Placement:
@@ -193,6 +194,26 @@ def test_a_job_that_its_owner_requeued_may_start_where_it_was(bench: Callable[..
     one.slurm._requeue(one.slurm.jobs[job])  # noqa: SLF001 a stand-in's step is called as Slurm would
 
     assert controller.run_round().seen.snapshot.job[job].form.nodes is None
+
+
+@pytest.mark.parametrize(("last", "kept_off"), [("report", True), ("bye", False)])
+def test_a_run_that_was_cut_short_between_two_rounds(bench: Callable[..., Any], last: str, kept_off: bool) -> None:
+    """Its node was lost and is back, where its agent has not said goodbye: Slurm would find two runs of it there, and
+    take the node out of use."""
+    one = bench()
+    job = one.slurm.submit(comment="hadar:model=resnet18")
+    controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
+    controller.run_round()
+    controller.run_round()
+    report(one, job, "hello", resumable=True, steps=0)
+    report(one, job, last, resumable=True, steps=9, exit_code=143 if last == "bye" else None)
+    one.slurm._requeue(one.slurm.jobs[job])  # noqa: SLF001 a stand-in's step is called as Slurm would
+    report(one, job, "hello", restart=1)
+
+    seen = controller.run_round().seen
+
+    assert (seen.snapshot.job[job].form.nodes == frozenset({"k80-1"})) is kept_off
+    assert [e.kind for e in seen.events if e.kind == "barred"] == ["barred"] * kept_off
 
 
 def test_a_job_that_slurm_could_not_launch_gets_one_more_try(bench: Callable[..., Any]) -> None:

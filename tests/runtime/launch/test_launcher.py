@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from slurm_hadar.runtime import launcher
 from slurm_hadar.runtime.launch import nodelist, reports
 from slurm_hadar.runtime.launch.slurmctld import SEP, JobFacts, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command
-from tests.runtime.launch.batch import Fakes, run
+from tests.runtime.launch.batch import WRAPPER, Fakes, run
 
 
 def with_channel(env: dict[str, str]) -> None:
@@ -424,3 +425,17 @@ def test_a_token_that_others_may_have(fakes: Fakes, env: dict[str, str], tmp_pat
 
     assert done.returncode == 0 and "agent" not in " ".join(fakes.calls("srun")[-1]["argv"])
     assert f"no reports: {token} is not this job's token" in done.stderr
+
+
+def test_where_the_working_directory_is_gone(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
+    """The directory of submission does; where that is not known either, that is one line."""
+    gone = tmp_path / "gone"
+    start = 'mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@"'
+    command = ["sh", "-c", start, str(gone), str(WRAPPER), "--", "true"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and fakes.calls("srun")[0]["env"]["HADAR_JOB_DIR"].startswith(env["SLURM_SUBMIT_DIR"])
+
+    del env["SLURM_SUBMIT_DIR"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    told = "hadar: not started: the working directory: No such file or directory\n"
+    assert done.returncode == 1 and done.stderr.endswith(told) and "Traceback" not in done.stderr

@@ -88,3 +88,15 @@ def test_one_of_several_tasks_gets_the_number(env: dict[str, str], monkeypatch: 
         assert retry.claim(3, {k: v for k, v in env.items() if k != "HADAR_RETRY"}) == 0
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_failure_that_cannot_be_noted_is_passed_on(env: dict[str, str], tmp_path: Path) -> None:
+    """On a full disk, say: the exit code is the command's, nothing is counted, and the job is not put back."""
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); " + AGENT
+    done = subprocess.run(
+        [sys.executable, "-c", limited, "--", "sh", "-c", "exit 37"],
+        env=env, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode == 37 and "failures cannot be counted" in done.stderr and "Traceback" not in done.stderr
+    assert told(tmp_path) == [] and not list(tmp_path.rglob("failed-*"))

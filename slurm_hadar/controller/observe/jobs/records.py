@@ -109,7 +109,7 @@ class JobRecords:
             news = self._book.get(job.job_id)
             over = news.before if news is not None and news.report.restart > record.restarts else news
             self.note_progress(record, over)
-            lost = self._note_restart(record, job, submit, now)
+            lost = self._note_restart(record, job, submit, now, _cut_short(record, over))
             if is_ours(job.comment):
                 copy = read(job.comment)[0].fork is not None
                 self.events.append(Event(job.job_id, "restart", _restarted(record, lost, copy)))
@@ -153,14 +153,16 @@ class JobRecords:
         if (event := note_failure(record, job.restarts, self._book.get(job.job_id))) is not None:
             self.events.append(event)
 
-    def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float, now: float) -> float:
+    def _note_restart(self, record: JobRecord, job: SlurmJob, submit: float, now: float, cut: bool) -> float:
         """Begin the record of another run; returns how many steps are to be done again.
 
         A run whose node was lost may not be over there: Slurm ends it when the node is back, and a new run of the job
-        with it. Where nobody has looked for a while, it may have been lost meanwhile.
+        with it, or takes the node out of use. A node may be lost and back between two rounds, which is
+        taken to be so where the run was ``cut`` short, or where nobody has looked for a while. Of a run that we have
+        ended nothing is left (``ran_on`` is empty).
         """
         unseen = now - record.last_seen > _UNSEEN_S
-        lost = [node for node in record.ran_on if unseen or node in self._lost]
+        lost = [node for node in record.ran_on if unseen or cut or node in self._lost]
         if lost:
             record.keep_off(lost, now + LOST_NODE_S)
             why = f"not tried on {fold(lost)} for {LOST_NODE_S:.0f} s: the run before may not be over there"
@@ -237,6 +239,12 @@ class JobRecords:
         record.stall_s = report.stall_s if report.stall_s is not None else record.stall_s
         if news.first_step is not None and record.run_since is not None:
             record.start_s = max(0.0, news.first_step - record.run_since)
+
+
+def _cut_short(record: JobRecord, news: JobNews | None) -> bool:
+    """Whether the run had an agent, which has not said that its command is over: it is asked to end, and says so, where
+    a job is put back into the queue by its owner or in favour of another, and is killed where a node is lost."""
+    return news is not None and news.report.restart == record.restarts and news.report.kind != "bye"
 
 
 def _passed_over(record: JobRecord, news: JobNews) -> bool:
