@@ -149,7 +149,10 @@ class JobsSection(_Section):
         60.0, ge=0, le=3600, description="longest wait for a checkpoint before a move; rounds go on meanwhile"
     )
     limit_grace_s: float = Field(
-        120.0, ge=0, le=86400, description="so long before its time limit a job is asked to save; 0 = never"
+        120.0,
+        ge=0,
+        le=86400,
+        description="so long before its time limit, but after a quarter of it, a job is asked to save; 0 = never",
     )
     end_timeout_s: float = Field(60.0, ge=1, le=3600, description="longest wait for a requeued job to leave its nodes")
     start_timeout_s: float = Field(15.0, ge=1, le=600, description="longest wait for a placed job to start")

@@ -11,7 +11,7 @@ from slurm_hadar.controller.act.context import ActContext
 from slurm_hadar.controller.act.writer import Writer
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.observe.observer import Observation
-from slurm_hadar.controller.steering.time_limits import goes_on, left_s
+from slurm_hadar.controller.steering.time_limits import goes_on, left_s, until_save_s
 
 __all__ = ["LimitSaves"]
 
@@ -29,11 +29,13 @@ class LimitSaves:
 
     def carry_out(self, seen: Observation, outcome: Outcome) -> None:
         """Raises what the backend raises."""
-        left = left_s(seen.snapshot, seen.raw, time.time())
+        now, grace_s = time.time(), self._context.config.jobs.limit_grace_s
+        left = left_s(seen.snapshot, seen.raw, now)
+        until = until_save_s(seen.snapshot, seen.raw, seen.records, now, grace_s)
         self.asked = {j: a for j, a in self.asked.items() if j in left and time.monotonic() < a.deadline}
         over = []
         for job_id, rest_s in left.items():
-            near = rest_s <= self._context.config.jobs.limit_grace_s and job_id not in outcome.stopped
+            near = until[job_id] <= 0 and job_id not in outcome.stopped
             if near and self._is_over(seen, job_id, rest_s):
                 over.append(job_id)
         refused = self._writer.write(batches.requeues(over, _WHY), seen.records, outcome)

@@ -10,7 +10,12 @@ from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import Job, Snapshot
 from slurm_hadar.slurm.state import SlurmJob
 
-__all__ = ["Overtime", "done_in_s", "goes_on", "left_s", "overtime", "run_in_all_s", "types_within"]
+__all__ = [
+    "Overtime", "done_in_s", "goes_on", "grace_in_s", "left_s", "overtime", "run_in_all_s", "types_within",
+    "until_save_s",
+]  # fmt: skip
+
+_LEAST_SHARE = 0.25  # of a limit, for the training and for its save
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,27 @@ def goes_on(comment: JobComment, record: JobRecord) -> bool:
 def run_in_all_s(record: JobRecord) -> float:
     """Seconds that the job has run, over all its runs."""
     return record.attained_s / max(1, record.workers)
+
+
+def grace_in_s(limit_s: float, start_s: float | None, most_s: float) -> float:
+    """So long before its limit a run is to save: ``most_s``, but not before it has trained.
+
+    It would else save, and be put back, as soon as it begins, for ever, where its limit is short. A quarter of the limit
+    is for the training, or more where its start takes longer than that, and a quarter for the save.
+    """
+    trains_s = max(_LEAST_SHARE * limit_s, 2 * (start_s or 0.0))
+    return min(most_s, max(_LEAST_SHARE * limit_s, limit_s - trains_s))
+
+
+def until_save_s(
+    snapshot: Snapshot, raw: Mapping[str, SlurmJob], records: Mapping[str, JobRecord], now: float, grace_s: float
+) -> dict[str, float]:
+    """Seconds until each of the jobs of :func:`left_s` is to save, at most ``grace_s`` before its limit."""
+    until = {}
+    for job_id, rest_s in left_s(snapshot, raw, now).items():
+        limit_s = raw[job_id].time_limit_s or 0.0
+        until[job_id] = rest_s - grace_in_s(limit_s, records[job_id].start_s, grace_s)
+    return until
 
 
 def left_s(snapshot: Snapshot, raw: Mapping[str, SlurmJob], now: float) -> dict[str, float]:

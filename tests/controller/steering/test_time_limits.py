@@ -10,7 +10,7 @@ from slurm_hadar.cli.jobs.expectation import in_words
 from slurm_hadar.comment import JobComment, read
 from slurm_hadar.controller.answers.expectation import Answer, Interval, WhatIf
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.time_limits import Overtime, overtime
+from slurm_hadar.controller.steering.time_limits import Overtime, grace_in_s, overtime
 from slurm_hadar.model import EMPTY, Form, Job, JobState, Placement, Speed
 
 NOW = 1000.0
@@ -45,6 +45,19 @@ def comment(text: str = "") -> JobComment:
 def test_where_a_job_is_not_done_in_time(job: Job, said: str, found: Overtime | None) -> None:
     """Of the types that its owner accepts; from now on and where it is, if it runs."""
     assert overtime(job, comment(said), RECORD, NOW) == found
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "start_s", "grace_s"),
+    [
+        (86400, None, 120), (600, 30, 120), (160, None, 120), (120, None, 90), (120, 5, 90), (120, 40, 40),
+        (120, 500, 30), (60, None, 45), (0, None, 0),
+    ],
+)  # fmt: skip
+def test_a_run_trains_before_it_saves_for_its_limit(limit_s: float, start_s: float | None, grace_s: float) -> None:
+    """However short the limit, and the more where its start takes a while: else it would only begin, again and again."""
+    assert grace_in_s(limit_s, start_s, 120.0) == pytest.approx(grace_s)
+    assert not grace_in_s(limit_s, start_s, 0.0)
 
 
 @pytest.mark.parametrize(
