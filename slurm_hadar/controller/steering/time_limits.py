@@ -84,7 +84,7 @@ def run_in_all_s(record: JobRecord) -> float:
 def grace_in_s(limit_s: float, start_s: float | None, most_s: float) -> float:
     """So long before its limit a run is to save: ``most_s``, but not before it has trained.
 
-    It would else save, and be put back, as soon as it begins, for ever, where its limit is short. A quarter of the limit
+    It would else save, and be put back, as soon as it begins, for ever, where its limit is short. A quarter of that
     is for the training, or more where its start takes longer than that, and a quarter for the save.
     """
     trains_s = max(_LEAST_SHARE * limit_s, 2 * (start_s or 0.0))

@@ -55,7 +55,7 @@ def test_where_a_job_is_not_done_in_time(job: Job, said: str, found: Overtime | 
     ],
 )  # fmt: skip
 def test_a_run_trains_before_it_saves_for_its_limit(limit_s: float, start_s: float | None, grace_s: float) -> None:
-    """However short the limit, and the more where its start takes a while: else it would only begin, again and again."""
+    """However short the limit, and the more where its start takes a while: else it would begin again and again."""
     assert grace_in_s(limit_s, start_s, 120.0) == pytest.approx(grace_s)
     assert not grace_in_s(limit_s, start_s, 0.0)
 
