@@ -29,7 +29,7 @@ from slurm_hadar.runtime.company import Company, GivesWay
 from slurm_hadar.runtime.forks.meeting import write_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
 from slurm_hadar.runtime.launch import own
-from slurm_hadar.runtime.launch.reports import VOUCH_LATER, vouch_later
+from slurm_hadar.runtime.launch.reports import vouch_later
 
 TICK_S = 1.0
 BUSY_TICK_S = 0.05
@@ -48,7 +48,7 @@ def main(pipe: int, run_dir: Path, broker: str | None = None) -> None:
     of a GPU which the task shares."""
     scratch.remove_abandoned("hadar-")  # those of tasks that were killed outright, with their agents
     reporter = Reporter(run_dir, broker)
-    if os.environ.get(VOUCH_LATER) and os.environ.get("SLURM_PROCID", "0") == "0":
+    if os.environ.get("SLURM_PROCID", "0") == "0" and {"HADAR_JOB_ID", "HADAR_JOB_DIR"} <= os.environ.keys():
         threading.Thread(target=vouch_later, args=(os.environ,), daemon=True).start()
     try:
         while reporter.turn(pipe):

@@ -220,7 +220,7 @@ class Run:
         """The end of the loop: its last step is safe before the process goes on."""
         if self._saver is not None:
             if self._saver.saved_step != self.step:
-                self._try_save(wait=True)
+                self._try_save(wait=True, ends=True)
             self._saver.ended()
         self._gang.leave_together()
 

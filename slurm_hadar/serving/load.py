@@ -48,13 +48,18 @@ class LoadResult:
         """What ``--json`` writes. ``sending_lag_ms_p99``: how late the generator was; latencies count it in."""
         return {
             **_figures(self.sent),
-            "goodput_per_s": sum(s.on_time for s in self.sent) / max(self.lasted_s, 1e-9),
+            "goodput_per_s": self._goodput_per_s(),
             "sending_lag_ms_p99": float(np.percentile([s.lag_s for s in self.sent], 99)) * 1e3,
             "by_application": {
                 name: _figures([s for s in self.sent if s.intended.application == name])
                 for name in sorted({s.intended.application for s in self.sent})
             },
         }
+
+    def _goodput_per_s(self) -> float:
+        """Until the last was intended, or answered in time, if that was later: all may be intended at once."""
+        ended = [s.intended.at_s + s.latency_s for s in self.sent if s.on_time]
+        return len(ended) / max(self.lasted_s, *ended) if ended else 0.0
 
 
 def _figures(sent: Sequence[Sent]) -> dict[str, Any]:

@@ -7,9 +7,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
+from slurm_hadar.simulator.processes import pool
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.table import reference
 
@@ -121,8 +120,8 @@ def measure(policy: str, params: Mapping[str, Any], jobs: int, gpus: int, nodes:
     A first decision on a small snapshot, which a daemon has behind it, is not measured. Raises ConfigError for an
     unknown policy or impossible sizes, PolicyError if the plan breaks the contract.
     """
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_measure_here, policy, dict(params), jobs, gpus, nodes, seed).result()
+    with pool(1) as process:
+        return process.submit(_measure_here, policy, dict(params), jobs, gpus, nodes, seed).result()
 
 
 def _measure_here(policy: str, params: dict[str, Any], jobs: int, gpus: int, nodes: int, seed: int) -> BenchResult:

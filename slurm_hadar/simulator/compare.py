@@ -8,14 +8,14 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from queue import Empty
 from typing import Any
 
 from slurm_hadar.errors import ConfigError, HadarError
 from slurm_hadar.policies import registry
+from slurm_hadar.simulator.processes import CONTEXT, pool
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.traces.model import Trace
@@ -85,18 +85,13 @@ def compare(
     ``on_progress`` is told (label, measured jobs done, measured jobs). A policy that fails does not stop the others.
     Raises TraceError if the bounds cannot be solved for.
     """
-    context = get_context("spawn")
-    told = context.Queue() if on_progress is not None else None
+    told = CONTEXT.Queue() if on_progress is not None else None
     outcome = Comparison()
-    with ProcessPoolExecutor(max(1, processes), mp_context=context, initializer=_begin, initargs=(told,)) as pool:
-        running = {pool.submit(_one, c, trace, options, table): c.label for c in contenders}
-        solving = pool.submit(bounds_of, trace, options, table) if bounds else None
-        try:
-            _follow(running, told, on_progress, outcome)
-            outcome.bounds = solving.result() if solving else {}
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with pool(processes, _begin, told) as workers:
+        running = {workers.submit(_one, c, trace, options, table): c.label for c in contenders}
+        solving = workers.submit(bounds_of, trace, options, table) if bounds else None
+        _follow(running, told, on_progress, outcome)
+        outcome.bounds = solving.result() if solving else {}
     order = [c.label for c in contenders]
     done = [label for label in order if label in outcome.results]
     outcome.results = {label: replace(outcome.results[label], bounds=outcome.bounds) for label in done}

@@ -151,7 +151,7 @@ class Course:
     def end(self, step: int, write: Callable[[Path], None], due: SaveDecision | None) -> None:
         """The training is over: its last step is safe before the process goes on."""
         if self._store is not None and self.saved_step != step:
-            self.try_save(step, write)
+            self.try_save(step, write, ends=True)
         self._saved_last = self.saved_step == step
         if self._store is not None:
             self._store.ended()

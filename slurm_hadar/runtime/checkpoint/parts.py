@@ -13,6 +13,7 @@ from slurm_hadar.runtime.checkpoint import sharded
 
 __all__ = ["also_of", "named", "targets_of", "restore", "state_of"]
 
+_LONGEST_REASON = 500
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -111,8 +112,9 @@ def restore(
         if "plain" in saved:  # what an older version has saved does not hold it
             _give_back(plain, saved["plain"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = str(error).splitlines() or [type(error).__name__]
-        raise CheckpointError(f"{path} does not fit this training: {reason[0]}; {advice}") from error
+        # PyTorch's first line only names the model; what does not fit is in the others
+        reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
+        raise CheckpointError(f"{path} does not fit this training: {reason}; {advice}") from error
 
 
 def _restore_states(part: dict[str, Any], saved: dict[str, Any]) -> None:

@@ -35,7 +35,7 @@ def store_here(directory: str | Path | None, name: str | None, keep: int) -> Sto
     checkpoints = home / messages.CHECKPOINTS_DIR
     if (number := environ.get(messages.COMMAND, "1")) != "1":
         checkpoints /= f"command-{number}"
-    return Store(checkpoints / below, job=job, generation=generation, keep=keep, token=own.token(home))
+    return Store(checkpoints / below, job=job, generation=generation, keep=keep, token=own.token(home), home=home)
 
 
 def _home(environ: Mapping[str, str]) -> Path | None:

@@ -114,6 +114,7 @@ class Store:
     keep: how many of the newest checkpoints stay (at least 1).
     token: the job's secret, where ``directory`` is the job's own: then all of it must be this user's, and manifests are
         sealed. None where the user has named a directory.
+    home: where the token stands; None: it is not looked after.
     """
 
     def __init__(
@@ -123,13 +124,14 @@ class Store:
         generation: int | None = 0,
         keep: int = 2,
         token: str | None = None,
+        home: Path | None = None,
     ) -> None:
         if keep < 1:
             raise CheckpointError(f"keep={keep}: at least 1 checkpoint must be kept")
         self.directory = Path(directory)
         self.job, self._keep = job, keep
         self._given, self.generation = generation, generation or 0
-        self._token = token
+        self._token, self._home, self._told = token, home, False
         self.follows: Follows | None = None  # another training of this process or job
         self._trained: Trained | None = None  # ours, where this process has claimed
 
@@ -201,6 +203,7 @@ class Store:
         Raises CheckpointError if a newer run of the job has taken over, or if nothing can be written.
         """
         self.check()
+        self._keep_token()
         name = f"gen-{self.generation}-step-{step}"
         draft = Draft(self, step, self.directory / f"{_DRAFT}{name}-{os.getpid()}-{time.time_ns()}")
         try:
@@ -208,6 +211,17 @@ class Store:
         except OSError as error:
             raise self.not_written(step, error) from error
         return draft
+
+    def _keep_token(self) -> None:
+        """What is sealed must fit the token that the next run finds; where that takes its owner's help, it is told."""
+        if self._token is None or self._home is None:
+            return
+        try:
+            self._token = own.keep_token(self._home, self._token)
+        except CheckpointError as error:
+            if not self._told:
+                self._told = True
+                say(f"WARNING: the next run cannot use this job's checkpoints as it is now: {error}")
 
     def check(self) -> None:
         """Raises CheckpointError if a newer run of the job has taken over: then this one writes no more."""

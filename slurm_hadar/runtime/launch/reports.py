@@ -78,7 +78,11 @@ def _update(job: str, text: str) -> list[str]:
 
 
 def vouch_later(environ: MutableMapping[str, str]) -> None:
-    """Publish the token's fingerprint in the comment as soon as slurmctld takes it; for a thread beside the job."""
+    """Publish the token's fingerprint in the comment as soon as slurmctld takes it; for a thread beside the job.
+
+    Where slurmctld has taken it already, one look shows whether it is still there: the controller may have written a
+    comment without it, for a placement that came as Slurm started the job.
+    """
     job, pause_s = environ["HADAR_JOB_ID"], VOUCH_AGAIN_S
     fingerprint = messages.token_fingerprint(own.token(Path(environ["HADAR_JOB_DIR"])))
     while True:
@@ -88,8 +92,17 @@ def vouch_later(environ: MutableMapping[str, str]) -> None:
         if facts is None:
             continue
         wanted = comment.with_key(facts.comment, fingerprint)
-        if not comment.is_ours(facts.comment) or wanted == facts.comment:
+        if not comment.is_ours(facts.comment) or wanted == facts.comment or not _is_sound(wanted):
             return
         if ask(_update(job, wanted)) is not None:
-            say("the job's comment names its token now; the controller believes its reports")
+            before = "did not name its token" if environ.get(VOUCH_LATER) else "named its token no more"
+            say(f"the job's comment {before}, and does now: the controller believes its reports")
             return
+
+
+def _is_sound(text: str) -> bool:
+    try:
+        comment.parse(text)
+    except CommentError:
+        return False
+    return True

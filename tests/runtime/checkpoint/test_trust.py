@@ -56,6 +56,36 @@ def test_a_token_that_was_replaced(in_job: Path, capfd: pytest.CaptureFixture[st
     assert "or the token was replaced" in capfd.readouterr().err
 
 
+def test_a_token_that_is_lost_while_the_training_runs(in_job: Path) -> None:
+    """As where old files are cleared away, or the directory is moved: what is saved then is of use to the next run."""
+    home = in_job / ".hadar" / "77"
+    store, _ = _save()
+    (home / messages.TOKEN_FILE).unlink()
+    store.save(6, {"state": {"a": 2}})
+    home.rename(in_job / "moved")
+    store.save(7, {"state": {"a": 3}})
+    (home / messages.TOKEN_FILE).write_text("0" * 64 + "\n")  # another step of the job has made itself one
+    store.save(8, {"state": {"a": 4}})
+
+    after = store_here(None, None, 2)
+    assert after is not None and [c.step for c in after.good()] == [8]
+
+
+def test_a_token_that_others_may_read_meanwhile(in_job: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is told once, with what helps; the training's saves are good once that is done."""
+    store, _ = _save()
+    token = in_job / ".hadar" / "77" / messages.TOKEN_FILE
+    token.chmod(0o644)
+    for step in (6, 7):
+        store.save(step, {"state": {"a": 2}})
+    (said,) = capfd.readouterr().err.splitlines()
+    assert "WARNING" in said and f"chmod 600 {token}" in said
+
+    token.chmod(0o600)
+    after = store_here(None, None, 2)
+    assert after is not None and [c.step for c in after.good()] == [7, 6]
+
+
 @needs_root
 @pytest.mark.parametrize("name", ["", "state.pt", "manifest.json"])
 @pytest.mark.usefixtures("in_job")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar import messages
-from slurm_hadar.runtime import launcher
+from slurm_hadar.runtime import launcher, reporter
 from slurm_hadar.runtime.launch import nodelist, reports
 from slurm_hadar.runtime.launch.slurmctld import SEP, JobFacts, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command
@@ -201,6 +201,47 @@ def test_what_slurm_did_not_take_is_published_later(
         "JobId=77",
         f"Comment=hadar:model=lm,asked=4/2/2/8,key={key}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [("hadar:model=lm,asked=1/1/1/1", 1), ("hadar:modle=lm", 0), ("mine", 0)],
+    ids=["by the controller at the same time", "with an error", "not ours any more"],
+)
+def test_a_comment_is_looked_at_again_while_the_job_runs(
+    fakes: Fakes, env: dict[str, str], monkeypatch: pytest.MonkeyPatch, written: str, wanted: int
+) -> None:
+    """A placement that comes as Slurm starts the job has a comment from before."""
+    monkeypatch.setattr(reports, "VOUCH_AGAIN_S", 0.01)
+    looked, directory = threading.Event(), Path(env["SLURM_SUBMIT_DIR"]) / "job"
+
+    def look(environ: Any) -> None:
+        reports.vouch_later(environ)
+        looked.set()
+
+    monkeypatch.setattr(reporter, "vouch_later", look)
+    directory.mkdir(mode=0o700)
+    fakes.install(comment=written)
+    for name, value in {**env, "HADAR_JOB_ID": "77", "HADAR_JOB_DIR": str(directory)}.items():
+        monkeypatch.setenv(name, value)
+
+    class Quiet:
+        """A reporter with nothing to report."""
+
+        def __init__(self, *_given: Any) -> None: ...
+
+        def turn(self, _pipe: int) -> bool:
+            return not looked.wait(30)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(reporter, "Reporter", Quiet)
+    reporter.main(0, directory)
+
+    assert looked.is_set()
+    key = messages.token_fingerprint((directory / messages.TOKEN_FILE).read_text().strip())
+    updates = [c["argv"][-1] for c in fakes.calls("scontrol") if "update" in c["argv"]]
+    assert updates == [f"Comment={written},key={key}"] * wanted
 
 
 def test_a_terminal_gets_no_agent(fakes: Fakes, env: dict[str, str]) -> None:
