@@ -32,8 +32,9 @@ class JobNews:
     """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock, as are ``done_at``, when
     it was first heard that all steps are made, and ``first_step``, when it was heard of a step of this run, or of what
     a server wants, which it tells once it can answer; ``begun``: it has told of a training; ``shared_speeds`` are those
-    on a shared GPU, each with its company; ``before`` is the last word of the incarnation before, which a restart
-    between two rounds would else hide.
+    on a shared GPU, each with its company; ``began_at``: how far a training that resumes was when it first told of
+    itself, and ``weighed``: a round has seen that; ``before`` is the last word of the incarnation before, which a
+    restart between two rounds would else hide.
     """
 
     report: Report
@@ -46,6 +47,8 @@ class JobNews:
     saved_step: int | None = None
     done_at: float | None = None
     ended: bool = False
+    began_at: int | None = None
+    weighed: bool = False
     live: bool = False
     identity: bytes | None = None
     speeds: list[float] = field(default_factory=list)
@@ -213,6 +216,8 @@ def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -
     news.report, news.heard, news.live = report, now, live
     news.identity = identity or news.identity
     news.begun = news.begun or report.resumable or bool(report.steps)
+    if report.resumable and news.began_at is None and report.consolidated_steps is None:
+        news.began_at = max(report.steps or 0, report.saved_step or 0)
     if report.kind == "hello" and news.hello is None:
         news.hello = now
     _note_start(news, report, now)

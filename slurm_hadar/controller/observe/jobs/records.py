@@ -211,19 +211,22 @@ class JobRecords:
             record.ran_more(record.last_type, max(0.0, min(said, now) - record.booked))
         record.run_since = record.booked = None
 
-    def _note_anew(self, record: JobRecord, steps: int) -> None:
+    def _note_begin(self, record: JobRecord, steps: int) -> None:
+        """A run's training has begun at so many steps: does it go on from where the run before had saved?"""
         again = (record.saved_step or 0.0) - steps
-        why = f"its checkpoint at step {record.saved_step:.0f} cannot be used, as its output says"
-        self.events.append(Event(record.job_id, "anew", f"{why}; {again:.0f} steps are done again"))
-        record.lost_steps += again
-        record.saved_step = None
+        if record.restarts and again > 0:
+            why = f"its checkpoint at step {record.saved_step:.0f} cannot be used, as its output says"
+            self.events.append(Event(record.job_id, "anew", f"{why}; {again:.0f} steps are done again"))
+            record.lost_steps += again
+            record.saved_step = None
 
     def note_progress(self, record: JobRecord, news: JobNews | None) -> None:
         if news is None or news.report.restart < record.restarts:
             return
         report = news.report
-        if _passed_over(record, news):
-            self._note_anew(record, report.steps or 0)
+        if news.began_at is not None and not news.weighed:
+            news.weighed = True
+            self._note_begin(record, news.began_at)
         record.resumable = report.resumable or record.resumable
         if report.total_steps:
             record.total_steps, record.reported = report.total_steps, True
@@ -245,13 +248,6 @@ def _cut_short(record: JobRecord, news: JobNews | None) -> bool:
     """Whether the run had an agent, which has not said that its command is over: it is asked to end, and says so, where
     a job is put back into the queue by its owner or in favour of another, and is killed where a node is lost."""
     return news is not None and news.report.restart == record.restarts and news.report.kind != "bye"
-
-
-def _passed_over(record: JobRecord, news: JobNews) -> bool:
-    """Whether this run trains below the checkpoint of the run before, which it should have begun with."""
-    report, saved = news.report, record.saved_step
-    told = report.resumable and report.steps is not None and report.consolidated_steps is None
-    return told and saved is not None and news.saved_step is None and (report.steps or 0) < saved
 
 
 def _restarted(record: JobRecord, lost: float, copy: bool) -> str:
