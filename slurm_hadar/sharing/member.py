@@ -33,6 +33,7 @@ QUIET_S = 2.0
 _QUIETEST_S = 60.0
 #: Forward passes with gradients that no step follows (an evaluation without ``no_grad``) end their turn after this.
 LONGEST_S = 5.0
+_LEAVE_S = 1.0
 
 
 class Member:
@@ -44,9 +45,12 @@ class Member:
     def __init__(self, where: dict[str, str]) -> None:
         self._where = where
         self._session: Session | None = None
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._held = False
         self._explicit = 0
+        self._left = threading.Condition(self._lock)  # the last thread has left what it has marked
+        self._depth = threading.local()
         self._outermost: Any = None  # the module whose forward pass is under way
         self._single = False  # that pass is the whole iteration
         self._since_s = self._last_s = self._rest_s = 0.0
@@ -64,19 +68,28 @@ class Member:
 
     @contextlib.contextmanager
     def iteration(self) -> Iterator[None]:
-        """One turn; one within another is a part of it."""
+        """One turn; one within another is a part of it, and so is one of another thread at the same time. But whoever
+        comes when that has lasted for long waits a moment for the others to leave: threads that overlap without an end
+        would keep the turn for ever."""
+        depth = getattr(self._depth, "now", 0)
         with self._lock:
+            if not depth and self._explicit and time.monotonic() - self._since_s > LONGEST_S:
+                self._left.wait_for(lambda: not self._explicit, _LEAVE_S)  # not for ever: they may wait for this one
             if not self._explicit:
                 self._end()
                 self._begin()
             self._explicit += 1
+        self._depth.now = depth + 1
         try:
             yield
         finally:
-            with self._lock:
-                self._explicit -= 1
-                if not self._explicit:
-                    self._end()
+            self._depth.now = depth
+            if os.getpid() == self._process:  # a forked child has no part in its parent's turn, nor its locks
+                with self._lock:
+                    self._explicit -= 1
+                    if not self._explicit:
+                        self._end()
+                        self._left.notify_all()
 
     def before_forward(self, module: Any, gradients: bool) -> None:
         """A module is about to compute."""
@@ -246,8 +259,9 @@ _alone_told: list[bool] = []
 def iteration() -> Iterator[None]:
     """One iteration on a GPU that may be shared: waits for the turn and hands it back, once the GPU has done it.
 
-    For loops without an optimizer and without PyTorch's modules; hooks mark those by themselves. Where no broker is
-    named (``HADAR_SHARE``) it does nothing, and says so once::
+    For loops without an optimizer and without PyTorch's modules; hooks mark those by themselves. To ``await``
+    something within, while other tasks mark theirs, keeps the turn from all others. Where no broker is named
+    (``HADAR_SHARE``) it does nothing, and says so once::
 
         from slurm_hadar import sharing
 

@@ -91,7 +91,7 @@ def run_together(
     """Run them until all have ended; returns the exit code of the first that failed, or 0.
 
     ``inject`` goes in front of their PYTHONPATH. SIGTERM, SIGINT, SIGUSR1 and SIGHUP are passed on to each. What a
-    command leaves running in its process group is killed with its end, and all are if this process dies.
+    command leaves running in its process group is killed with its end, and the commands are if this process dies.
     """
     usage = _Usage()
     with _folder() as folder:

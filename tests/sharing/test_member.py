@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,70 @@ def test_what_a_script_marks_by_itself_is_one_turn_whatever_hooks_see(
         time.sleep(0.1)
         assert session.seen == "()("
     assert session.seen == "()()"
+
+
+def test_threads_that_overlap_without_an_end_hand_the_turn_back(
+    session: _Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them is within at every moment."""
+    monkeypatch.setattr(members, "LONGEST_S", 0.05)
+    member, over = Member({}), time.monotonic() + 20.0
+
+    def loop(first_s: float) -> None:
+        time.sleep(first_s)
+        while session.seen.count(")") < 3 and time.monotonic() < over:
+            with member.iteration(), member.iteration():
+                time.sleep(0.02)
+
+    threads = [threading.Thread(target=loop, args=(delay,)) for delay in (0.0, 0.01, 0.015)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert session.seen.count(")") >= 3 and "((" not in session.seen
+
+
+def test_a_thread_that_is_waited_for_is_let_in(session: _Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "LONGEST_S", 0.0)
+    monkeypatch.setattr(members, "_LEAVE_S", 0.05)
+    member, done = Member({}), threading.Event()
+
+    def work() -> None:
+        with member.iteration():
+            done.set()
+
+    with member.iteration():
+        thread = threading.Thread(target=work)
+        thread.start()
+        assert done.wait(20.0)
+        thread.join()
+    assert session.seen == "()"
+
+
+def test_a_child_that_is_forked_within_a_turn_leaves_it_to_its_parent(session: _Session) -> None:
+    """A lock that another thread held at that moment is nobody's in the child."""
+    member = Member({})
+    member.join()
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with member._lock:  # noqa: SLF001 as the watch does
+            held.set()
+            free.wait(20.0)
+
+    thread = threading.Thread(target=hold)
+    with member.iteration():
+        thread.start()
+        held.wait(20.0)
+        child = os.fork()
+        if child:
+            free.set()
+            thread.join()
+    if not child:
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert session.seen == "()"
 
 
 SCRIPT = """

@@ -175,6 +175,15 @@ def test_wrong_words_are_refused_before_anything_starts(start: Any, short_tmp: P
         assert done.returncode == code and says in err and "Traceback" not in err
 
 
+def test_within_another_one_it_is_refused(start: Any, turns: Any) -> None:
+    """Its broker would give turns beside those of the outer one."""
+    inner = f"{sys.executable} -m slurm_hadar.cli.main share run 'true' 'true'"
+    done = start("run", inner, turns(3, 1))
+    _, err = done.communicate(timeout=60)
+
+    assert done.returncode == 1 and "takes turns on its GPU already" in err and ": 3 turns, " in err
+
+
 def test_without_a_broker_an_iteration_is_nothing_and_says_so_once(turns: Any) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("HADAR_")} | {
         "PYTHONPATH": str(ROOT)

@@ -80,6 +80,11 @@ def run(policy: str, memory_bytes: int | None, shares: tuple[str, ...], jobs: tu
     environment; no shell reads it. Ends with the code of the first that fails, or 0.
     """
     commands = [Command.read(number, text) for number, text in enumerate(jobs, 1)]
+    if (outer := os.environ.get("HADAR_SHARE")) and Path(outer).is_socket():
+        raise ConfigError(
+            f"this command takes turns on its GPU already (HADAR_SHARE={outer}), and what it runs does so too: start "
+            "several commands by 'command & command & wait', or with HADAR_SHARE= for turns of their own"
+        )
     rules = Rules(Policy(policy), MOST_BYTES if memory_bytes is None else memory_bytes, _weights(shares, policy))
     raise SystemExit(run_together(commands, rules, INJECT, say, _show_end))
 
