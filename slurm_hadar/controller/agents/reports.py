@@ -227,7 +227,9 @@ def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -
         news.saved_step = report.saved_step
     if report.kind == "saved":
         news.saved_at = now
-    if news.done_at is None and report.total_steps is not None:
-        news.done_at = now if max(report.steps or 0, report.saved_step or 0) >= report.total_steps else None
+    if report.total_steps is not None:
+        # of a job's next training what is saved is still the last one's
+        made = report.saved_step if report.steps is None else report.steps
+        news.done_at = (news.done_at or now) if (made or 0) >= report.total_steps else None
     if report.kind == "bye":
         news.ended = True

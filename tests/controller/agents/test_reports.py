@@ -170,3 +170,14 @@ def test_a_server_that_wants_another_number_of_workers_brings_the_round_forward(
 
     assert heard == [True, False, True, False, False, True]
     assert book.get("7").first_step is not None
+
+
+def test_the_next_training_of_a_run_has_not_made_its_last_step() -> None:
+    """What is saved is the last one's for a while."""
+    book = trusting()
+    book.ingest(made(1, steps=800, total_steps=800, saved_step=800))
+    assert book.finishes("7", 0)
+    book.ingest(made(2, steps=5, total_steps=800, saved_step=800))
+    assert not book.finishes("7", 0)
+    book.ingest(made(3, steps=800, total_steps=800, saved_step=790))
+    assert book.finishes("7", 0)
