@@ -230,3 +230,8 @@ def test_keys_of_a_program_become_a_comment() -> None:
     )
     with pytest.raises(CommentError, match="unknown key 'modle'"):
         compose({"modle": "x"})
+
+
+def test_a_value_is_no_second_key() -> None:
+    with pytest.raises(CommentError, match="model=a,types=k80: a comma would end it"):
+        compose({"model": "a,types=k80"})

@@ -151,7 +151,11 @@ def render(comment: JobComment) -> str:
 def compose(keys: Mapping[str, Any]) -> str:
     """A comment of these keys: True and False are yes and no, several values are joined by ``+``, None is left out.
     Raises CommentError."""
-    text = PREFIX + ",".join(f"{key}={_value(value)}" for key, value in keys.items() if value is not None)
+    written = {key: _value(value) for key, value in keys.items() if value is not None}
+    for key, value in written.items():
+        if "," in value:
+            raise CommentError(f"{key}={value}: a comma would end it and begin another key")
+    text = PREFIX + ",".join(f"{key}={value}" for key, value in written.items())
     parse(text)
     return text
 

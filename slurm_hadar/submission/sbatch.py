@@ -18,7 +18,7 @@ __all__ = ["as_options", "given", "sbatch", "said"]
 
 
 def sbatch(options: Sequence[str], command: Sequence[str], name: str) -> str:
-    """Submit ``command``, run by hadar-srun, and return the job's id.
+    """Submit ``command``, run by hadar-srun, and return the job's id; "" where the options say not to submit it.
 
     ``options`` are sbatch's own; what a movable job needs is added where they say nothing about it, and ``name`` where
     they give none. Raises SlurmError with sbatch's own words; what else it says is passed on to stderr.
@@ -28,12 +28,15 @@ def sbatch(options: Sequence[str], command: Sequence[str], name: str) -> str:
         raise SlurmError("sbatch is not on PATH: jobs are submitted where Slurm's commands are installed")
     words = [program, "--parsable", *options, *_missing(options, name), f"--wrap={_wrapped(command)}"]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace")
+    job = done.stdout.strip().partition(";")[0]
+    if done.returncode and job:
+        raise SlurmError(f"job {job} was submitted, waited for (--wait), and ended with exit code {done.returncode}")
     if done.returncode:
         lines = (line.removeprefix("sbatch: ").removeprefix("error: ") for line in done.stderr.splitlines() if line)
         why = [line.removeprefix("hadar: ") for line in lines]  # the plug-in's own words
         raise SlurmError("; ".join(why) or f"sbatch ended with {done.returncode} and gave no reason")
     sys.stderr.write(done.stderr)
-    return done.stdout.strip().partition(";")[0]
+    return job
 
 
 def said(options: Sequence[str]) -> comment.JobComment:

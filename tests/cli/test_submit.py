@@ -84,6 +84,22 @@ def shows(slurm: Path, log: Path, *states: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sbatch", "code", "out", "err"),
+    [
+        ("echo 'sbatch: Job 4711 to start at 2026-11-28' >&2", 0, "", "sbatch: Job 4711 to start at 2026-11-28\n"),
+        ("echo 9; exit 3", 1, "", "hadar: job 9 was submitted, waited for (--wait), and ended with exit code 3\n"),
+    ],
+    ids=["--test-only", "--wait"],
+)
+def test_a_job_that_is_not_just_submitted(slurm: Path, hadar: Run, sbatch: str, code: int, out: str, err: str) -> None:
+    script(slurm, "sbatch", sbatch)
+
+    done = hadar("submit", "--gres=gpu:1", "--", "true")
+
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+
+
 def test_a_job_is_followed_to_its_end(slurm: Path, hadar: Run, tmp_path: Path) -> None:
     """Its own file, whatever its name says."""
     log = tmp_path / "slurm-7.out"

@@ -49,6 +49,8 @@ def submit(context: click.Context) -> None:
     wanted = said(options)
     script = next((word for word in command if word.endswith((".py", ".sh"))), command[0])
     job = sbatch(options, command, Path(script).name)
+    if not job:  # --test-only, whose answer is on stderr
+        return
     parsable = "--parsable" in options
     click.echo(job if parsable else f"job {job} is submitted")
     if short := _no_type(wanted):
