@@ -4,12 +4,21 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+)  # fmt: skip
 
 from slurm_hadar.runtime.batches.data import Feed  # noqa: E402
 
@@ -31,6 +40,43 @@ class Loaded(Dataset[Any]):
 class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter(range(20))
+
+
+class Shuffled(Sampler[int]):
+    """Orders by a generator of its own, whatever its kind."""
+
+    def __init__(self, generator: Any) -> None:
+        self.dice = generator
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(20))
+        self.dice.shuffle(order)
+        return iter(order)
+
+
+class Counting(Sampler[int]):
+    """Orders by the number of the epoch, which it counts itself."""
+
+    def __init__(self) -> None:
+        self.size, self.passes = 20, 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.passes += 1
+        return iter(torch.randperm(self.size, generator=torch.Generator().manual_seed(self.passes)).tolist())
+
+
+class Noisy(Loaded):
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = numpy.random.RandomState(5)
+
+    def __getitem__(self, i: int) -> Any:
+        return i + self.noise.rand()
+
+
+def _by_functions_own() -> Callable[[], Iterator[int]]:
+    dice = numpy.random.default_rng(5)
+    return lambda: iter(dice.permutation(5).tolist())
 
 
 def _numbers() -> Iterator[Any]:
@@ -56,6 +102,15 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "list": lambda: [1, 2, 3, 4, 5],
     "factory": lambda: lambda epoch: [(epoch, i) for i in range(5)],
     "factory without epoch": lambda: _numbers,
+    "numpy's in a sampler": lambda: DataLoader(range(20), 4, sampler=Shuffled(numpy.random.default_rng(5))),
+    "numpy's of another kind": lambda: DataLoader(
+        range(20), 4, sampler=Shuffled(numpy.random.Generator(numpy.random.MT19937(5)))
+    ),
+    "python's in a sampler": lambda: DataLoader(range(20), 4, sampler=Shuffled(random.Random(5))),
+    "numpy's in a function": _by_functions_own,
+    "numpy's in a dataset": lambda: DataLoader(Noisy(), 4, shuffle=True),
+    "its own count": lambda: DataLoader(range(20), 4, sampler=Counting()),
+    "its own count, in batches": lambda: DataLoader(range(20), batch_sampler=BatchSampler(Counting(), 4, False)),
     "none": lambda: None,
 }
 STEPS = 13
@@ -113,3 +168,15 @@ def test_an_empty_loader_is_an_error() -> None:
     """A loader without batches ends in one clear error instead of an endless loop."""
     with pytest.raises(ValueError, match="no batch"):
         Feed([]).next()
+
+
+def test_a_samplers_numbers_that_do_not_change_are_its_own() -> None:
+    """It may be given another size in the next run."""
+    feed = Feed(DataLoader(range(20), 4, sampler=Counting()))
+    values(feed, 7)
+    again = Counting()
+    again.size = 12
+    resumed = Feed(DataLoader(range(20), 4, sampler=again))
+    resumed.restore(feed.position(), feed.random_states())
+
+    assert (again.passes, again.size) == (2, 12)
