@@ -154,3 +154,17 @@ def test_what_another_command_was_given(tmp_path: Path) -> None:
     assert with_given(load(file), told) == controller
     own = with_given(load(file, ["guard.min_run_s=7"]), told)
     assert (own.guard.min_run_s, own.policy.params) == (7.0, {"frontier": 0.5})
+
+
+@pytest.mark.parametrize("key", ["controller.round_s", "guard.max_preemptions", "jobs.slow_down"])
+def test_true_is_no_number(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} = True: should be a number"):
+        load(None, [f"{key}=true"])
+
+
+def test_a_file_that_begins_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_bytes(b"\xef\xbb\xbf[controller]\nround_s = 30\n")
+    assert load(file).controller.round_s == 30
+    with pytest.raises(ConfigError, match="is no file"):
+        load(tmp_path)

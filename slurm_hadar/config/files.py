@@ -88,7 +88,7 @@ def _files(path: Path | None) -> list[Path]:
     named = path or (Path(os.environ["HADAR_CONFIG"]) if os.environ.get("HADAR_CONFIG") else None)
     if named is not None:
         if not named.is_file():
-            raise ConfigError(f"configuration file {named} does not exist")
+            raise ConfigError(f"configuration file {named} {'is no file' if named.exists() else 'does not exist'}")
         return [named]
     main = [SYSTEM_DIR / "config.toml"] if (SYSTEM_DIR / "config.toml").is_file() else []
     return main + sorted((SYSTEM_DIR / "config.d").glob("*.toml"))
@@ -96,8 +96,7 @@ def _files(path: Path | None) -> list[Path]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        with file.open("rb") as stream:
-            return tomllib.load(stream)
+        return tomllib.loads(file.read_bytes().decode("utf-8-sig"))  # some editors begin with a mark
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from None
     except (OSError, ValueError, RecursionError) as error:  # not UTF-8, thousands of digits or of brackets
