@@ -268,7 +268,8 @@ class CliBackend(Backend):
         # decoded here: text mode would turn a carriage return in a user's comment into a line end
         stdout, stderr = ((data or b"").decode("utf-8", "replace") for data in (done.stdout, done.stderr))
         if done.returncode != 0 and _AWAY.search(stderr):
-            raise SlurmUnavailable(f"slurmctld does not answer {text}: {_first_line(stderr)}", command=text)
+            who = "slurmdbd" if command[0].startswith("sacct") else "slurmctld"
+            raise SlurmUnavailable(f"{who} does not answer {text}: {_first_line(stderr)}", command=text)
         return stdout, stderr, done.returncode
 
 
