@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import math
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.slurm.parsing import expand
 
-__all__ = ["FIELDS", "AccountedJob", "looks_like", "parse_accounting"]
+__all__ = ["FIELDS", "AccountedJob", "command", "looks_like", "parse_accounting"]
 
-#: What to ask for: ``sacct -P -X -D -o`` with these.
+#: What to ask for: ``sacct -P -X -D -o`` with these; :func:`command` does.
 FIELDS = ("JobID", "User", "Account", "Partition", "State", "Submit", "Start", "End", "ElapsedRaw", "AllocTRES",
           "NodeList", "TimelimitRaw", "ReqTRES", "JobName", "Comment")  # fmt: skip
 _NEEDED = ("JobID", "State", "Submit", "AllocTRES")
@@ -82,6 +83,13 @@ def looks_like(line: str) -> bool:
     return line.lstrip().startswith("{") or {"JobID", "Submit"} <= set(line.strip().split("|"))
 
 
+def command(*options: str) -> list[str]:
+    """To ask sacct for the jobs that ``options`` choose. Users name their jobs, with line ends and whatever may stand
+    between two fields: nobody can guess what does."""
+    asked = ("--allocations", "--duplicates", "--parsable2", f"--delimiter=<{secrets.token_hex(4)}>")
+    return ["sacct", *options, *asked, f"--format={','.join(FIELDS)}"]
+
+
 def parse_accounting(text: str, name: str = "sacct") -> list[AccountedJob]:
     """Jobs in order of submission; steps and duplicates are folded in. Raises SlurmParseError naming line and field."""
     runs: dict[str, list[AccountedJob]] = {}
@@ -115,16 +123,58 @@ def _from_text(text: str, name: str) -> Iterable[AccountedJob]:
     lines = [(i, line.rstrip("\r")) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not lines:
         raise SlurmParseError(f"{name}: is empty; it must be the output of sacct -P with its header")
-    header = lines[0][1].strip().split("|")
+    first, title = lines[0][0], lines[0][1].strip()
+    delimiter = _delimiter(title)
+    header = title.split(delimiter)
     missing = [f for f in _NEEDED if f not in header]
     if missing:
-        raise SlurmParseError(f"{name}:{lines[0][0]}: field {missing[0]} is missing; ask sacct for {','.join(FIELDS)}")
-    for number, line in lines[1:]:
-        if line == lines[0][1]:  # of another export behind this one
-            continue
-        row = _row(header, line.split("|"), f"{name}:{number}")
+        raise SlurmParseError(f"{name}:{first}: field {missing[0]} is missing; ask sacct for {','.join(FIELDS)}")
+    if delimiter == "|":
+        rows = _lines_joined(lines[1:], len(header), lines[0][1])
+    else:
+        rows = _cut(text[text.index(title) + len(title) :], delimiter, len(header), first + 1)
+    for number, values in rows:
+        row = _row(header, values, f"{name}:{number}")
         if "." not in row["JobID"]:
             yield _text_job(row, f"{name}:{number}")
+
+
+def _delimiter(title: str) -> str:
+    """What stands between the fields: ``|``, or what :func:`command` has asked for."""
+    return "|" if "|" in title else title.removeprefix(FIELDS[0]).partition(FIELDS[1])[0] or "|"
+
+
+def _lines_joined(lines: Sequence[tuple[int, str]], count: int, title: str) -> Iterable[tuple[int, list[str]]]:
+    """Rows by their first lines. A line end in a job's name or comment cuts a row in two, of which the first is too
+    short: it goes on in the lines after it."""
+    row, number = "", 0
+    for at, line in lines:
+        if line == title and not row:  # of another export behind this one
+            continue
+        row, number = (f"{row}\n{line}", number) if row else (line, at)
+        if row.count("|") >= count - 1:
+            yield number, row.split("|")
+            row = ""
+    if row:
+        yield number, row.split("|")
+
+
+def _cut(text: str, delimiter: str, count: int, number: int) -> Iterable[tuple[int, list[str]]]:
+    """Rows of ``count`` fields, by a delimiter that nobody could have put into one of them: only between two rows does
+    a line end stand in its place, the last one before a job's id."""
+    fields = text.lstrip("\r\n").split(delimiter)
+    row: list[str] = []
+    for at, field in enumerate(fields):
+        last = at == len(fields) - 1
+        if len(row) == count - 1:
+            value, end, following = (field.rstrip("\r\n"), "", "") if last else field.rpartition("\n")
+            yield number, [*row, value]
+            number += sum(f.count("\n") for f in row) + value.count("\n") + 1
+            row = [following] if end else []
+        elif not last or row or field.strip():
+            row.append(field.rstrip("\r\n") if last else field)
+    if row:
+        yield number, row
 
 
 def _row(header: Sequence[str], values: Sequence[str], where: str) -> Mapping[str, str]:

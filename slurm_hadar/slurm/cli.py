@@ -20,8 +20,7 @@ import tenacity
 
 from slurm_hadar.errors import SlurmError, SlurmRejected, SlurmUnavailable
 from slurm_hadar.model import Partition
-from slurm_hadar.slurm import parsing
-from slurm_hadar.slurm.accounting import FIELDS
+from slurm_hadar.slurm import accounting, parsing
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.limits import QUESTIONS, parse_bounds
 from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers
@@ -221,9 +220,7 @@ class CliBackend(Backend):
 
         Raises SlurmError if there is no accounting.
         """
-        fields = ",".join(FIELDS)
-        return self._read(["sacct", "--allusers", "--allocations", "--duplicates", "--parsable2",
-                           f"--starttime={start}", f"--format={fields}"])  # fmt: skip
+        return self._read(accounting.command("--allusers", f"--starttime={start}"))
 
     def _read(self, command: list[str]) -> str:
         return self._retry(self._read_once, command)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.accounting import FIELDS, AccountedJob, parse_accounting
+from slurm_hadar.slurm.accounting import AccountedJob, command, parse_accounting
 from slurm_hadar.slurm.parsing import job_state
 from slurm_hadar.slurm.tres import SHARES, gpu_numbers
 
@@ -106,10 +106,7 @@ def _last(text: str, name: str) -> Path | None:
 def accounted(ask: _Ask, job_id: str) -> tuple[AccountedJob, ...]:
     """What the accounting has of a job, or of an array's tasks; empty where it keeps nothing, or cannot be asked."""
     try:
-        text = ask(
-            "sacct", "--allocations", "--duplicates", "--parsable2", f"--jobs={job_id}", f"--format={','.join(FIELDS)}"
-        )
-        return tuple(parse_accounting(text))
+        return tuple(parse_accounting(ask(*command(f"--jobs={job_id}"))))
     except SlurmUnavailable:
         raise
     except SlurmError:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.simulator.traces.accounting import read
-from slurm_hadar.slurm.accounting import FIELDS, parse_accounting
+from slurm_hadar.slurm.accounting import FIELDS, command, parse_accounting
 from slurm_hadar.throughput.table import reference
 
 HEADER = "|".join(FIELDS)
@@ -60,3 +62,28 @@ def test_line_ends_of_other_alphabets(end: str) -> None:
 def test_what_is_no_number(elapsed: str) -> None:
     with pytest.raises(SlurmParseError, match=r"sacct:2: ElapsedRaw must be a number"):
         parse_accounting(text(line(elapsed=elapsed)))
+
+
+ODD = st.text(st.sampled_from("a|<\n\r>7 hadar"), max_size=12).filter(lambda t: t == t.strip("\r\n"))
+
+
+@given(names=st.lists(st.tuples(ODD, ODD), max_size=4))
+def test_whatever_users_call_their_jobs(names: list[tuple[str, str]]) -> None:
+    """As we ask, each is one job, with the name and comment that it has."""
+    (option,) = (word for word in command("--allusers") if word.startswith("--delimiter="))
+    delimiter = option.removeprefix("--delimiter=")
+    rows = []
+    for number, (name, comment) in enumerate(names):
+        known = dict(zip(FIELDS, line(str(number)).split("|"), strict=True)) | {"JobName": name, "Comment": comment}
+        rows.append(delimiter.join(known[field] for field in FIELDS))
+
+    found = parse_accounting("\n".join([delimiter.join(FIELDS), *rows, ""]))
+
+    assert [(j.job_id, j.name, j.comment) for j in found] == [(str(n), *words) for n, words in enumerate(names)]
+
+
+def test_a_line_end_in_a_name_of_an_export() -> None:
+    """Its row goes on in the next line; the jobs after it are read as ever."""
+    found = parse_accounting(text(line("7", JobName="new\nline"), line("8", JobName="a|b"), line("9")))
+
+    assert [(j.job_id, j.name) for j in found] == [("7", "new\nline"), ("8", "a|b"), ("9", "")]
