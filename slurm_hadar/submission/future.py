@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.comment import compose
-from slurm_hadar.errors import CommentError, HadarError, JobFailed, SlurmError
+from slurm_hadar.errors import CommentError, HadarError, JobFailed, SlurmError, SlurmUnavailable
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.parsing import job_state
 from slurm_hadar.slurm.shown import accounted
@@ -214,7 +214,10 @@ class _Slurm:
             if time.monotonic() - self._asked >= _ASK_S or job_id not in self._states:
                 self._ask()
             if job_id not in self._states:
-                told = accounted(CliBackend().ask, job_id)
+                try:
+                    told = accounted(CliBackend(retries=0).ask, job_id)
+                except SlurmUnavailable:  # slurmdbd: that slurmctld has forgotten the job is known, and it is over
+                    return _GONE
                 self._states[job_id] = told[-1].state if told else _GONE
             return self._states[job_id]
 

@@ -18,7 +18,7 @@ from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.controller.journal import Event, JobRecord, Journal, RoundRecord, Run
 from slurm_hadar.controller.journal.records import DashboardChanges
 from slurm_hadar.controller.state_dir import JOURNAL
-from slurm_hadar.errors import HadarError, SlurmError
+from slurm_hadar.errors import HadarError, SlurmError, SlurmUnavailable
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.shown import shown
 from slurm_hadar.testing.fake_slurm import FakeSlurm
@@ -285,3 +285,23 @@ def test_a_controller_that_is_silent_is_told_of(slurm: Asked, config: Config, se
     assert silent not in see(over)[0]
     journal.add_round(RoundRecord(time.time(), "act", "hadar", round_s=60.0))
     assert see(job)[1]["faults"] == [] and queue_view(slurm, config)[1] == ""
+
+
+def test_a_job_that_is_over_where_the_accounts_do_not_answer(
+    slurm: Asked, config: Config, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal knows it; that the accounts could not be asked is told."""
+    journal.save_jobs([record("7", ended=time.time() - 800, final="COMPLETED")])
+    asked = slurm.ask
+
+    def ask(*words: str) -> str:
+        if words[0] == "sacct":
+            raise SlurmUnavailable("slurmdbd does not answer sacct")
+        return asked(*words)
+
+    monkeypatch.setattr(slurm, "ask", ask)
+
+    found = status_of(slurm, config, "7")
+    assert found.state == "completed" and found.faults == ("slurmdbd does not answer sacct",)
+    with pytest.raises(SlurmUnavailable):
+        status_of(slurm, config, "8")

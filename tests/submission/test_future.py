@@ -132,6 +132,16 @@ def test_a_result_comes_back(slurm: Slurm) -> None:
     assert slurm_hadar.Job("7", job.folder).result() == 3
 
 
+def test_a_result_needs_no_accounts(slurm: Slurm) -> None:
+    """Where Slurm has forgotten the job, and the daemon that keeps its accounts is away."""
+    job = slurm_hadar.submit(add, 1, 2)
+    slurm.run(job)
+    slurm.state("")
+    slurm._script("sacct", "echo 'sacct: error: Connection refused' >&2; exit 1")  # noqa: SLF001
+
+    assert job.result(20) == 3
+
+
 def test_lambdas_and_closures_travel(slurm: Slurm) -> None:
     three = 3
     job = slurm_hadar.submit(lambda: three + 1, gpus=0)

@@ -53,6 +53,9 @@ class LimitSaves:
         """Whether the job may be put back into the queue now; it is asked to save where it was not yet."""
         record = seen.records[job_id]
         on = goes_on(seen.comments[job_id], record)
+        if seen.comments[job_id].fork is not None:  # a copy has nothing to save: it offers its steps as it is ended
+            record.limit_asked = record.limit_asked or time.time()
+            return on
         saved = self._context.book.saved_since(job_id, record.restarts, record.limit_asked or math.inf)
         if record.resumable and not saved and job_id not in self.asked:  # it may have been loading when it was asked
             asked = self._checkpoints.ask(seen.raw[job_id], "its time limit", record.restarts, rest_s if on else 0.0)

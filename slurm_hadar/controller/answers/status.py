@@ -18,7 +18,7 @@ from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.peek import as_given, peek
 from slurm_hadar.controller.answers.view import journal_or_empty, live_view, silence
 from slurm_hadar.controller.journal import JobRecord, Reader, Run, Stage
-from slurm_hadar.errors import HadarError, SlurmError
+from slurm_hadar.errors import HadarError, SlurmError, SlurmUnavailable
 from slurm_hadar.model import Basis, Job, Speed
 from slurm_hadar.names import by_number
 from slurm_hadar.slurm.accounting import AccountedJob
@@ -110,7 +110,13 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
         if not job_id.isdecimal():  # Slurm takes the number of a task, which has no tasks, for that of its array
             raise HadarError(f"job {job_id} is not known; Slurm knows {seen.job_id}")
         return status_of(backend, config, seen.job_id)
-    told = () if mine or tasks or slurm_fault or (seen and not past) else accounted(backend.ask, job_id)
+    told: tuple[AccountedJob, ...] = ()
+    try:
+        told = () if mine or tasks or slurm_fault or (seen and not past) else accounted(backend.ask, job_id)
+    except SlurmUnavailable as error:  # the accounts' daemon: the journal may know more
+        faults.append(str(error))
+        if record is None and not past:
+            raise
     if not mine and (tasks or past or any("_" in job.job_id and job.job_id != job_id for job in told)):
         over = past or tuple(Task(job.job_id, job.state.lower()) for job in told)
         return Status(job_id, tasks=tuple(tasks), over=over, fork=_fork(fork), faults=tuple(faults))

@@ -70,8 +70,9 @@ def done_in_s(job: Job, gpu_type: str) -> float | None:
 
 def goes_on(comment: JobComment, record: JobRecord) -> bool:
     """Whether the job goes back into the queue at its time limit: its owner said so, it resumes, and it has not yet run
-    for as long as its owner lets it run in all."""
-    if not comment.requeue_on_timeout or not (record.resumable or comment.ckpt):
+    for as long as its owner lets it run in all. A copy of a forked job goes on from the newest consolidation."""
+    resumes = record.resumable or comment.ckpt or comment.fork is not None
+    if not comment.requeue_on_timeout or not resumes:
         return False
     return comment.max_time_s is None or run_in_all_s(record) < comment.max_time_s
 
@@ -103,11 +104,10 @@ def until_save_s(
 
 
 def left_s(snapshot: Snapshot, raw: Mapping[str, SlurmJob], now: float) -> dict[str, float]:
-    """Seconds that each steered job that runs has until its time limit ends it; without jobs that have none, and
-    without copies of forked jobs, whose weights are in consolidations, and who are started again by themselves."""
+    """Seconds that each steered job that runs has until its time limit ends it; without jobs that have none."""
     found = {}
     for job in snapshot.steerable_jobs:
         shown = raw.get(job.job_id)
-        if job.running and job.fork is None and shown is not None and shown.time_limit_s is not None and shown.end:
+        if job.running and shown is not None and shown.time_limit_s is not None and shown.end:
             found[job.job_id] = shown.end - now
     return found

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,8 +12,8 @@ from slurm_hadar.cli.jobs.expectation import in_words
 from slurm_hadar.comment import JobComment, read
 from slurm_hadar.controller.answers.expectation import Answer, Interval, WhatIf
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.time_limits import Overtime, grace_in_s, overtime
-from slurm_hadar.model import EMPTY, Form, Job, JobState, Placement, Speed
+from slurm_hadar.controller.steering.time_limits import Overtime, goes_on, grace_in_s, left_s, overtime
+from slurm_hadar.model import EMPTY, Fork, Form, Job, JobState, Placement, Snapshot, Speed
 
 NOW = 1000.0
 SPEEDS = {"v100": Speed(10.0), "k80": Speed(1.0)}
@@ -90,3 +92,13 @@ def test_a_type_that_its_limit_shuts_out_is_not_one_that_its_owner_refuses() -> 
     k80, p100 = (next(w for w in in_words(told, NOW) if w.startswith(f"  on {t}")) for t in ("k80", "p100"))
 
     assert k80.endswith("if its time limit let it") and p100.endswith("if it accepted that type")
+
+
+@pytest.mark.parametrize(("said", "on"), [(f"fork=auto,{ON}", True), ("fork=auto", False), (ON, False)])
+def test_a_copy_of_a_forked_job_goes_on_at_its_limit_where_its_owner_says_so(said: str, on: bool) -> None:
+    """Its steps are in consolidations: it need not be able to save."""
+    copy = replace(RUNS, fork=Fork.AUTO)
+    shown: Any = SimpleNamespace(time_limit_s=100.0, end=NOW + 60.0)
+
+    assert goes_on(comment(said), JobRecord("1")) is on
+    assert left_s(Snapshot(NOW, (), (copy,)), {"1": shown}, NOW) == {"1": 60.0}
