@@ -16,6 +16,7 @@ from typing import Any
 
 from slurm_hadar.comment import compose
 from slurm_hadar.errors import CommentError, HadarError, JobFailed, SlurmError, SlurmUnavailable
+from slurm_hadar.joblog import say
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.parsing import job_state
 from slurm_hadar.slurm.shown import accounted
@@ -154,10 +155,20 @@ class Job:
 
     def _wait(self, timeout: float | None) -> None:
         until = None if timeout is None else time.monotonic() + timeout
-        while not self.done():
+        told = False
+        while True:
+            try:
+                if self.done():
+                    return
+                state = self.state
+            except SlurmUnavailable as error:  # it is restarted, say, and the job goes on
+                state = "not known"
+                if not told:
+                    say(f"{error}; still waiting for job {self.job_id}")
+                    told = True
             left_s = _ASK_S if until is None else until - time.monotonic()
             if left_s <= 0:
-                raise TimeoutError(f"job {self.job_id} is {self.state} after {timeout:g} s")
+                raise TimeoutError(f"job {self.job_id} is {state} after {timeout:g} s")
             time.sleep(min(_POLL_S, left_s))
 
     def _outcome(self) -> tuple[str, Any, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import slurm_hadar
-from slurm_hadar.errors import CheckpointError, CommentError, HadarError, JobFailed, SlurmError
+from slurm_hadar.errors import CheckpointError, CommentError, HadarError, JobFailed, SlurmError, SlurmUnavailable
 from slurm_hadar.submission import future, run
 from slurm_hadar.submission.files import read_file, write_file
 from slurm_hadar.submission.sbatch import as_options
@@ -140,6 +140,24 @@ def test_a_result_needs_no_accounts(slurm: Slurm) -> None:
     slurm._script("sacct", "echo 'sacct: error: Connection refused' >&2; exit 1")  # noqa: SLF001
 
     assert job.result(20) == 3
+
+
+def test_a_slurm_that_is_restarted_is_waited_for(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    job, states = slurm_hadar.submit(add, 1, 2), iter([SlurmUnavailable("Slurm is away")] * 3)
+    slurm.run(job)
+    asked = future._SLURM.state  # noqa: SLF001
+
+    def state(job_id: str) -> str:
+        if (away := next(states, None)) is not None:
+            raise away
+        return asked(job_id)
+
+    monkeypatch.setattr(future._SLURM, "state", state)  # noqa: SLF001
+
+    assert job.result(20) == 3
+    assert capfd.readouterr().err == f"hadar: Slurm is away; still waiting for job {job.job_id}\n"
 
 
 def test_lambdas_and_closures_travel(slurm: Slurm) -> None:

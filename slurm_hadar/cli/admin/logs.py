@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 
 from slurm_hadar.cli.common import config_options
 from slurm_hadar.config import Config
-from slurm_hadar.errors import SlurmError
+from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.shown import JOB_ID, shown
 
@@ -43,7 +44,9 @@ def logs(config: Config, job: str, follow: bool) -> None:
         time.sleep(_LOOK_S)
         place = _show(path, place, out)
         if time.monotonic() - asked > _ASK_S:
-            active, asked = _output_of(backend, job)[1], time.monotonic()
+            with contextlib.suppress(SlurmUnavailable):  # it is restarted, say; what the job writes is there
+                active = _output_of(backend, job)[1]
+            asked = time.monotonic()
     _show(path, place, out)
 
 
