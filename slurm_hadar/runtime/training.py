@@ -28,7 +28,7 @@ from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.shares import Shares
 from slurm_hadar.runtime.checkpoint.forgotten import Forgotten
-from slurm_hadar.runtime.checkpoint.parts import also_of, named, restore
+from slurm_hadar.runtime.checkpoint.parts import also_of, classes_of, named, restore
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
 from slurm_hadar.runtime.checkpoint.saver import Saver
 from slurm_hadar.runtime.checkpoint.store import Checkpoint
@@ -266,6 +266,7 @@ class Run:
             self._forgotten.before_save(wait)
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
         plain["samples_per_step"] = self._spec.samples_per_step
+        plain |= {"classes": classes_of(self._parts), "epoch_batches": self._feed.epoch_batches}
         try:
             self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
         finally:
@@ -303,6 +304,9 @@ class Run:
     def _apply(self, found: Checkpoint, content: dict[str, Any]) -> None:
         saved, ranks = content["state"], content["ranks"]
         advice = "remove it, or tell trainings apart by train(..., name=...)"
+        if self._gang.leads:
+            for change in self._changes(saved, len(ranks)):
+                say(f"WARNING: since {found.name} was saved, {change}. If that is not meant: {advice}")
         restore(self._parts, saved, found.path, advice, self.also)
         self.step = saved["step"]
         self.state.clear()
@@ -314,6 +318,19 @@ class Run:
         elif len(ranks) != self._gang.world:  # as many samples were used, by another number of workers
             position["index"] = position["index"] * len(ranks) // self._gang.world
         self._feed.restore(position, ranks[self._gang.rank] if self._gang.rank < len(ranks) else None)
+
+    def _changes(self, saved: dict[str, Any], workers: int) -> Iterator[str]:
+        """What fits into the training all the same, and makes it another one."""
+        classes = classes_of(self._parts)
+        for which, before in saved.get("classes", {}).items():
+            if (now := classes.get(which, before)) != before:
+                yield f"{which} has become {now}, which goes on from the state of {before}"
+        before, batches = saved.get("epoch_batches"), self._feed.epoch_batches
+        if before and batches and before != batches and workers == self._gang.world and saved["position"]["index"]:
+            yield (
+                f"an epoch of {before} batches has become one of {batches}: what is left of the one that had begun is "
+                "not what the training would have seen"
+            )
 
 
 def _worker_batch(global_batch: int | None, workers: int) -> int | None:

@@ -20,11 +20,16 @@ def test_one_that_is_killed_is_told_in_a_line() -> None:
 
 def test_who_is_told_to_stop_ends_in_the_middle() -> None:
     """As by Ctrl-C, which all processes of a terminal get."""
-    with pytest.raises(HadarError, match="killed"), pool(1) as processes:
-        processes.submit(_end_oneself, signal.SIGINT).result()
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a shell's background
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pool(1) as processes:
-            assert processes.submit(_end_oneself, signal.SIGINT).result() is None
+        _tell_to_stop()
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _tell_to_stop() -> None:
+    with pytest.raises(HadarError, match="killed"), pool(1) as processes:
+        processes.submit(_end_oneself, signal.SIGINT).result()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a shell's background
+    with pool(1) as processes:
+        assert processes.submit(_end_oneself, signal.SIGINT).result() is None

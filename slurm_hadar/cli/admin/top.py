@@ -29,12 +29,12 @@ def top(config: Config, refresh: float) -> None:
 
     Where Slurm does not answer, it shows what the controller's last round saw.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("top needs a terminal; hadar queue and hadar status print once")
     from slurm_hadar.tui.app import Top
     from slurm_hadar.tui.details import in_lines
     from slurm_hadar.tui.signs import signs_for
 
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.UsageError("top needs a terminal; hadar queue and hadar status print once")
     # who watches does not want to wait for a Slurm that is away, and looks again anyway
     backend = choose("cli", min(_PATIENCE_S, config.slurm.timeout_s), retries=0)
 

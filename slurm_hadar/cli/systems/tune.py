@@ -151,7 +151,7 @@ def status(storage: str, study: str | None, json_file: str | None) -> None:
         click.echo(f"best: trial {best['trial']}, {options.metric or 'value'} {best['value']:.6g}")
     over = sum(n for state, n in counts.items() if state not in ("running", "waiting"))
     if not live and over >= max(options.trials, sum(counts.values())):
-        click.echo("all of its trials are over")
+        click.echo(f"all of its trials are over; for more: {_resume(options)} --trials {2 * options.trials}")
         return
     if not live:
         click.echo(f"no tuner is at work on it; go on with: {_resume(options)}")

@@ -80,7 +80,10 @@ class Feed:
     @property
     def epoch_batches(self) -> int | None:
         """How many batches an epoch has; None where only going through it would tell."""
-        return len(self._loader) if self._loader is not None else None
+        try:
+            return len(self._loader) if self._loader is not None else None
+        except TypeError:  # a sampler without a length
+            return None
 
     def fix_order(self, seed: int) -> None:
         """From now on the order of each epoch is a function of ``seed`` and its number alone.

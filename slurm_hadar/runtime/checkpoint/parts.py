@@ -11,7 +11,7 @@ from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import sharded
 
-__all__ = ["also_of", "named", "targets_of", "restore", "state_of"]
+__all__ = ["also_of", "classes_of", "named", "targets_of", "restore", "state_of"]
 
 _LONGEST_REASON = 500
 _PLAIN = (bool, int, float, str, type(None))
@@ -97,6 +97,13 @@ def _refuse_fsdp1(part: Any) -> None:
 
 def state_of(part: dict[str, Any]) -> dict[str, Any]:
     return {name: item.state_dict() for name, item in part.items()}
+
+
+def classes_of(parts: Mapping[str, dict[str, Any]]) -> dict[str, str]:
+    """Of everything but models, whose names the states of others may fit: what it is."""
+    found = {f"{kind} {name}".strip(): type(one) for kind, part in parts.items() if kind != "model"
+             for name, one in part.items()}  # fmt: skip
+    return {which: f"{kind.__module__}.{kind.__qualname__}" for which, kind in found.items()}
 
 
 def restore(

@@ -1,5 +1,6 @@
 """The training API: resuming is exact, alone and with two workers; saving never ends a training."""
 
+import functools
 import json
 import os
 import signal
@@ -302,3 +303,51 @@ def test_importing_the_package_needs_no_torch() -> None:
     """The head node has no PyTorch: importing slurm_hadar must not import it."""
     script = "import sys, slurm_hadar, slurm_hadar.messages; sys.exit('torch' in sys.modules or 'zmq' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == 0
+
+
+def _trained(directory: Path, steps: int, optimizer: Any, scheduler: Any, batch: int, total: int = 20) -> None:
+    """So many steps of a training that begins, or goes on, in the directory."""
+    model = torch.nn.Linear(1, 1)
+    made = optimizer(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.arange(40.0).reshape(-1, 1), batch_size=batch)
+    run = slurm_hadar.train(
+        model, made, total_steps=total, loader=loader, scheduler=scheduler(made), directory=directory
+    )
+    for number, samples in enumerate(run, 1):
+        made.zero_grad()
+        model(samples).sum().backward()
+        made.step()
+        if number == steps:
+            break
+    run.save()
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({}, None),
+        (
+            {"optimizer": torch.optim.AdamW},
+            "optimizer has become torch.optim.adamw.AdamW, which goes on from the state",
+        ),
+        ({"scheduler": functools.partial(torch.optim.lr_scheduler.CosineAnnealingLR, T_max=9)}, "CosineAnnealingLR"),
+        ({"batch": 8}, "an epoch of 10 batches has become one of 5"),
+    ],
+    ids=["nothing", "optimizer", "scheduler", "batch"],
+)
+def test_what_has_changed_since_the_checkpoint_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], changed: dict[str, Any], told: str | None
+) -> None:
+    """Its states fit, so that the training goes on, as another one."""
+    before = {
+        "optimizer": torch.optim.Adam,
+        "scheduler": functools.partial(torch.optim.lr_scheduler.StepLR, step_size=3),
+        "batch": 4,
+    }
+    _trained(tmp_path, 3, **before)
+    assert "WARNING" not in capfd.readouterr().err
+
+    _trained(tmp_path, 2, **(before | changed))
+
+    warnings = [line for line in capfd.readouterr().err.splitlines() if "WARNING" in line]
+    assert len(warnings) == (told is not None) and (told is None or told in warnings[0])

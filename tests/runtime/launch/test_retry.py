@@ -92,9 +92,15 @@ def test_one_of_several_tasks_gets_the_number(env: dict[str, str], monkeypatch: 
 
 def test_a_failure_that_cannot_be_noted_is_passed_on(env: dict[str, str], tmp_path: Path) -> None:
     """On a full disk, say: the exit code is the command's, nothing is counted, and the job is not put back."""
-    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); " + AGENT
+    full = (
+        "import errno, os\n"
+        "def write(descriptor, data, real=os.write):\n"
+        "    if data == b'37\\n': raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "    return real(descriptor, data)\n"
+        "os.write = write\n"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", limited, "--", "sh", "-c", "exit 37"],
+        [sys.executable, "-c", full + AGENT, "--", "sh", "-c", "exit 37"],
         env=env, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
