@@ -84,7 +84,10 @@ def vouch_later(environ: MutableMapping[str, str]) -> None:
     comment without it, for a placement that came as Slurm started the job.
     """
     job, pause_s = environ["HADAR_JOB_ID"], VOUCH_AGAIN_S
-    fingerprint = messages.token_fingerprint(own.token(Path(environ["HADAR_JOB_DIR"])))
+    try:
+        fingerprint = messages.token_fingerprint(own.token(Path(environ["HADAR_JOB_DIR"])))
+    except CheckpointError:  # of which its reporter tells
+        return
     while True:
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, VOUCH_AGAIN_MOST_S)
