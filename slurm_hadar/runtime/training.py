@@ -148,7 +148,7 @@ class Run:
         self._ending = Ending()
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
-        self._in_step = self._wanted = False
+        self._in_step = self._wanted = self._peeked = False
         self._resume()
         link.begin(self.step, self.total_steps, spec.samples_per_step)
         self._trigger.begin(self.step)
@@ -180,6 +180,13 @@ class Run:
             self._pace.restart()
         if self._balance is not None:
             self._balance.start()
+        if self._peeked:
+            self._peeked = False
+            if self._gang.leads:
+                say(
+                    "WARNING: a batch was taken from the loop before it began, and no step was made of it: in each run "
+                    "of the job that is one that the training does not see. To look at one, ask the loader"
+                )
         with self._ending if self._saver is not None else contextlib.nullcontext():
             self._turns.start()
             try:
@@ -203,6 +210,7 @@ class Run:
         """The loop was left within a turn, by ``break``: what its optimizer step has made is a step like others."""
         self._in_step = False
         if not self._turns.stepped:
+            self._peeked = self._made == 0
             return
         self._count()
         if self._ending.asked and self._saver is not None and self._gang.world == 1:

@@ -351,3 +351,20 @@ def test_what_has_changed_since_the_checkpoint_is_told(
 
     warnings = [line for line in capfd.readouterr().err.splitlines() if "WARNING" in line]
     assert len(warnings) == (told is not None) and (told is None or told in warnings[0])
+
+
+def test_who_looks_at_a_batch_is_told_that_it_is_lost(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A job's next run looks at one more. A loop that is left later and entered again takes the next batch as ever."""
+    for peeks in (True, False):
+        layer, optimizer, run = small(tmp_path / str(peeks), loader=[torch.ones(1, 2)] * 5)
+        if peeks:
+            next(iter(run))
+        for batch in run:
+            if run.step == 4:
+                break
+            layer(batch).sum().backward()
+            optimizer.step()
+        for batch in run:
+            layer(batch).sum().backward()
+            optimizer.step()
+        assert capfd.readouterr().err.count("one that the training does not see") == peeks
