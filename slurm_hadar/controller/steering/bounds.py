@@ -158,6 +158,14 @@ class QuotaBook:
         """Whether nothing is left of a quota that these needs draw of."""
         return any(self.quotas[draw.quota].left <= 0 for draw in needs.draws)
 
+    def beyond(self, job: SlurmJob, record: JobRecord, workers: int) -> str | None:
+        """Why Slurm will never start the job as it is, with ``workers`` GPUs at least, though nobody else runs."""
+        for limit in self._limits_of(job):
+            draws = () if limit.each_job else self._drawn(limit, job, record)
+            if any(draw.least(workers) > limit.most for draw in draws):
+                return f"asks for more than the limit of {_whose(limit)} allows: {_most(limit)} at once"
+        return None
+
     def _draws(self, job: SlurmJob, record: JobRecord) -> Iterator[Draw]:
         if job.licenses:
             yield from self._licences(job)
@@ -296,16 +304,22 @@ def _needs(cpus: float, per_gpu: float, memory: float, exclusive: bool, draws: t
 
 
 def _words(limit: Limit) -> str:
+    return f"the limit of {_whose(limit)} is reached: {_most(limit)} at once"
+
+
+def _most(limit: Limit) -> str:
+    return f"{limit.most / 2**30:.3g} GiB of memory" if limit.what == "mem" else f"{limit.most} {limit.what}"
+
+
+def _whose(limit: Limit) -> str:
     kind, *names = limit.scope
-    whose = {
+    return {
         "qos": "QOS {0}",
         "qos-user": "QOS {0} for each user",
         "qos-account": "QOS {0} for account {1}",
         "account": "account {0}",
         "user": "user {1} in account {0}",
     }[kind].format(*names)
-    most = f"{limit.most / 2**30:.3g} GiB of memory" if limit.what == "mem" else f"{limit.most} {limit.what}"
-    return f"the limit of {whose} is reached: {most} at once"
 
 
 def node_room(

@@ -61,6 +61,21 @@ def test_every_limit_that_binds_a_job_is_drawn_from() -> None:
     assert "account top" in one.quotas["account top jobs"].words
 
 
+def test_who_asks_for_more_than_a_limit_allows_never_starts() -> None:
+    """However few run; an elastic job may be small enough."""
+    scope = ("qos-user", "small", "1001")
+    one = bounds(limits=(Limit(scope, "gres/gpu", 1, 0), Limit(scope, "cpu", 4, 4)))
+    roomy = bounds(limits=(Limit(scope, "gres/gpu", 2, 2), Limit(scope, "mem", 4 << 30, 0)))
+
+    told = "asks for more than the limit of QOS small for each user allows: 1 gres/gpu at once"
+    assert one.beyond(job(), RECORD, 2) == told
+    assert one.beyond(job(), RECORD, 1) is None and roomy.beyond(job(), RECORD, 2) is None
+    less = bounds(limits=(Limit(("account", "lab"), "mem", 1 << 30, 0),))
+    assert less.beyond(job(), RECORD, 1) == (
+        "asks for more than the limit of account lab allows: 1 GiB of memory at once"
+    )
+
+
 def test_licences_and_array_throttles() -> None:
     """So many are free, so many tasks run already; one licence of several is Slurm's to choose."""
     running = [job(job_id=f"9_{i}", array_id="9", state=JobState.RUNNING, throttle=3) for i in (1, 2)]

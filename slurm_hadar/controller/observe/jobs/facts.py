@@ -109,6 +109,8 @@ class FactFinder:
         self._records.note_run(record, job, self._view.facts, self._now)
         pinned = self._pinned(job, comment, record, fault)
         form = self._form(job, comment, record, graph)
+        if pinned is None and job.state is JobState.PENDING:
+            pinned = self.quota_book.beyond(job, record, min(form.sizes or (form.workers,)))
         needs = NO_NEEDS if pinned else self.quota_book.needs(job, record)
         reservation = None if pinned else self.quota_book.awaited(job, self._now)
         return JobFacts(
