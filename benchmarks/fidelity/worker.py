@@ -55,6 +55,7 @@ class NoData:
     """Batches of nothing."""
 
     epoch = 0
+    epoch_batches = None
 
     def next(self) -> None:
         return None
