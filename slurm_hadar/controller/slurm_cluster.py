@@ -30,7 +30,7 @@ from slurm_hadar.controller.safety.clock import ClockWatch
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.controller.steering.bounds import Lessons
-from slurm_hadar.controller.steering.time_limits import until_save_s
+from slurm_hadar.controller.steering.time_limits import left_s, until_save_s
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState
@@ -291,8 +291,8 @@ class SlurmCluster(Cluster[Observation]):
         """When the next job is to save before its time limit, in epoch seconds; None if no limit is known."""
         grace_s, now = self._config.jobs.limit_grace_s, time.time()
         due = [
-            now + until
-            for job_id, until in until_save_s(seen.snapshot, seen.raw, seen.records, now, grace_s).items()
+            now + until_save_s(rest_s, seen.raw[job_id], seen.records[job_id], grace_s)
+            for job_id, rest_s in left_s(seen.snapshot, seen.raw, now).items()
             if grace_s > 0
             and seen.records[job_id].limit_asked is None
             and self._config.mode(seen.raw[job_id].partition) is Mode.ACT

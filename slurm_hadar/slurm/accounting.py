@@ -27,6 +27,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,15})?")
 _GPU = re.compile(r"gres/gpu(?::(?P<type>[^=,]+))?=(?P<count>\d+)")
 _NODES = re.compile(r"\bnode=(\d+)")
 _GOES_ON = frozenset(("RUNNING", "PENDING", "SUSPENDED", "COMPLETING"))
+_ENDS = "\r\n"
 _STATE = re.compile(r"[A-Z_]+(?: by \d+)?\+?")
 
 
@@ -162,18 +163,15 @@ def _lines_joined(lines: Sequence[tuple[int, str]], count: int, title: str) -> I
 def _cut(text: str, delimiter: str, count: int, number: int) -> Iterable[tuple[int, list[str]]]:
     """Rows of ``count`` fields, by a delimiter that nobody could have put into one of them: only between two rows does
     a line end stand in its place, the last one before a job's id."""
-    fields = text.lstrip("\r\n").split(delimiter)
     row: list[str] = []
-    for at, field in enumerate(fields):
-        last = at == len(fields) - 1
-        if len(row) == count - 1:
-            value, end, following = (field.rstrip("\r\n"), "", "") if last else field.rpartition("\n")
-            yield number, [*row, value]
-            number += sum(f.count("\n") for f in row) + value.count("\n") + 1
-            row = [following] if end else []
-        elif not last or row or field.strip():
-            row.append(field.rstrip("\r\n") if last else field)
-    if row:
+    for piece in f"{text.strip(_ENDS)}\n".split(delimiter):
+        value, _, following = piece.rpartition("\n") if len(row) == count - 1 else (piece, "", "")
+        row.append(value)
+        if len(row) == count:
+            yield number, row
+            number += sum(field.count("\n") for field in row) + 1
+            row = [following]
+    if any(field.strip() for field in row):
         yield number, row
 
 

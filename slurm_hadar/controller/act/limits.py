@@ -29,13 +29,13 @@ class LimitSaves:
 
     def carry_out(self, seen: Observation, outcome: Outcome) -> None:
         """Raises what the backend raises."""
-        now, grace_s = time.time(), self._context.config.jobs.limit_grace_s
-        left = left_s(seen.snapshot, seen.raw, now)
-        until = until_save_s(seen.snapshot, seen.raw, seen.records, now, grace_s)
+        grace_s = self._context.config.jobs.limit_grace_s
+        left = left_s(seen.snapshot, seen.raw, time.time())
         self.asked = {j: a for j, a in self.asked.items() if j in left and time.monotonic() < a.deadline}
         over = []
         for job_id, rest_s in left.items():
-            near = until[job_id] <= 0 and job_id not in outcome.stopped
+            until_s = until_save_s(rest_s, seen.raw[job_id], seen.records[job_id], grace_s)
+            near = until_s <= 0 and job_id not in outcome.stopped
             if near and self._is_over(seen, job_id, rest_s):
                 over.append(job_id)
         refused = self._writer.write(batches.requeues(over, _WHY), seen.records, outcome)

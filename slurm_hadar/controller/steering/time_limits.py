@@ -92,15 +92,9 @@ def grace_in_s(limit_s: float, start_s: float | None, most_s: float) -> float:
     return min(most_s, max(_LEAST_SHARE * limit_s, limit_s - trains_s))
 
 
-def until_save_s(
-    snapshot: Snapshot, raw: Mapping[str, SlurmJob], records: Mapping[str, JobRecord], now: float, grace_s: float
-) -> dict[str, float]:
-    """Seconds until each of the jobs of :func:`left_s` is to save, at most ``grace_s`` before its limit."""
-    until = {}
-    for job_id, rest_s in left_s(snapshot, raw, now).items():
-        limit_s = raw[job_id].time_limit_s or 0.0
-        until[job_id] = rest_s - grace_in_s(limit_s, records[job_id].start_s, grace_s)
-    return until
+def until_save_s(rest_s: float, job: SlurmJob, record: JobRecord, grace_s: float) -> float:
+    """Seconds until a job with ``rest_s`` left (:func:`left_s`) is to save, at most ``grace_s`` before its limit."""
+    return rest_s - grace_in_s(job.time_limit_s or 0.0, record.start_s, grace_s)
 
 
 def left_s(snapshot: Snapshot, raw: Mapping[str, SlurmJob], now: float) -> dict[str, float]:

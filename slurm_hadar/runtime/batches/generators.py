@@ -13,8 +13,7 @@ from typing import Any
 __all__ = ["generators_of"]
 
 
-_First = weakref.WeakKeyDictionary[Any, dict[str, int]]
-_first: _First = weakref.WeakKeyDictionary()
+_first: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()  # as a sampler was first seen
 
 
 def generators_of(source: Any) -> list[Any]:
@@ -24,10 +23,10 @@ def generators_of(source: Any) -> list[Any]:
     Each has ``get_state``, ``set_state`` and ``manual_seed``. PyTorch's that are named ``generator`` come first, as in
     all versions.
     """
-    loaders = [source] if hasattr(source, "sampler") else [source, *_loaders_in(_held_by(source))]
+    held = [] if hasattr(source, "sampler") else _held_by(source)
+    loaders = [source, *_loaders_in(held)]
     samplers = [sampler for loader in loaders for sampler in _samplers_of(loader)]
     named = [getattr(holder, "generator", None) for holder in (*loaders, *samplers)]
-    held = [] if hasattr(source, "sampler") else _held_by(source)
     for holder in (*loaders, *samplers, *(getattr(loader, "dataset", None) for loader in loaders)):
         held += [value for _, value in sorted(getattr(holder, "__dict__", {}).items())]
     unique = {id(one): one for one in (*named, *held)}
@@ -44,7 +43,7 @@ def _followed(one: Any) -> Any:
     if numpy is not None and isinstance(one, numpy.random.Generator):
         return _NumPy(one.bit_generator)
     if numpy is not None and isinstance(one, numpy.random.RandomState):
-        return _NumPy(one._bit_generator)  # noqa: SLF001 - its own state knows other kinds than MT19937 no more
+        return _NumPy(one._bit_generator)  # noqa: SLF001 - get_state() is for MT19937 alone
     return one if all(hasattr(one, name) for name in ("get_state", "set_state", "manual_seed")) else None
 
 

@@ -101,9 +101,13 @@ def state_of(part: dict[str, Any]) -> dict[str, Any]:
 
 def classes_of(parts: Mapping[str, dict[str, Any]]) -> dict[str, str]:
     """Of everything but models, whose names the states of others may fit: what it is."""
-    found = {f"{kind} {name}".strip(): type(one) for kind, part in parts.items() if kind != "model"
-             for name, one in part.items()}  # fmt: skip
-    return {which: f"{kind.__module__}.{kind.__qualname__}" for which, kind in found.items()}
+    others = (
+        (f"{kind} {name}".strip(), type(one))
+        for kind, part in parts.items()
+        if kind != "model"
+        for name, one in part.items()
+    )
+    return {which: f"{its.__module__}.{its.__qualname__}" for which, its in others}
 
 
 def restore(

@@ -217,7 +217,7 @@ class Store:
         if self._token is None or self._home is None:
             return
         try:
-            self._token = own.keep_token(self._home, self._token)
+            self._token = own.token(self._home, self._token)
         except CheckpointError as error:
             if not self._told:
                 self._told = True

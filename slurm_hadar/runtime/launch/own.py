@@ -22,7 +22,7 @@ from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
 
 __all__ = [
-    "OWNER_FILE", "Owner", "check_tree", "fault", "keep_token", "make", "owner_of", "place", "read_token", "token",
+    "OWNER_FILE", "Owner", "check_tree", "fault", "make", "owner_of", "place", "read_token", "token",
 ]  # fmt: skip
 
 OWNER_FILE = "owner"
@@ -118,16 +118,17 @@ def check_tree(directory: Path, unchanged: bool = False) -> None:
             )
 
 
-def token(directory: Path) -> str:
+def token(directory: Path, known: str | None = None) -> str:
     """The job's secret, made on first use and readable by its owner alone; the same in all restarts.
 
-    Raises CheckpointError if it cannot be had, or if others may have it.
+    One that is gone, as where old files are cleared away, is put back as it was ``known``: what it has sealed would be
+    of no use without it. Raises CheckpointError if it cannot be had, or if others may have it.
     """
     make(directory)
     path = Path(directory) / messages.TOKEN_FILE
     try:
         if not os.path.lexists(path):
-            _make_token(path)
+            _make_token(path, known or secrets.token_hex(32))
     except OSError as error:
         raise CheckpointError(f"{path} cannot be written: {error.strerror}") from error
     return read_token(directory)
@@ -142,28 +143,12 @@ def read_token(directory: Path) -> str:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def keep_token(directory: Path, known: str) -> str:
-    """The job's secret as it stands there now. One that is gone, as where old files are cleared away, is put back as it
-    was ``known``: what it has sealed would be of no use without it.
-
-    Raises CheckpointError if it cannot be, or if others may have it.
-    """
-    path = Path(directory) / messages.TOKEN_FILE
-    if not os.path.lexists(path):
-        make(directory)
-        try:
-            _make_token(path, known)
-        except OSError as error:
-            raise CheckpointError(f"{path} is gone, and cannot be written: {error.strerror}") from error
-    return read_token(directory)
-
-
-def _make_token(path: Path, text: str | None = None) -> None:
+def _make_token(path: Path, text: str) -> None:
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write((text or secrets.token_hex(32)) + "\n")
+            file.write(text + "\n")
         os.link(fresh, path)  # unlike a rename it never replaces the token of a step started at the same time
     except FileExistsError:
         pass

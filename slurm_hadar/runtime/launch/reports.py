@@ -95,17 +95,9 @@ def vouch_later(environ: MutableMapping[str, str]) -> None:
         if facts is None:
             continue
         wanted = comment.with_key(facts.comment, fingerprint)
-        if not comment.is_ours(facts.comment) or wanted == facts.comment or not _is_sound(wanted):
+        if not comment.is_ours(facts.comment) or wanted == facts.comment or comment.read(wanted)[1] is not None:
             return
         if ask(_update(job, wanted)) is not None:
             before = "did not name its token" if environ.get(VOUCH_LATER) else "named its token no more"
             say(f"the job's comment {before}, and does now: the controller believes its reports")
             return
-
-
-def _is_sound(text: str) -> bool:
-    try:
-        comment.parse(text)
-    except CommentError:
-        return False
-    return True
