@@ -33,7 +33,7 @@ def top(config: Config, refresh: float) -> None:
     from slurm_hadar.tui.details import in_lines
     from slurm_hadar.tui.signs import signs_for
 
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise click.UsageError("top needs a terminal; hadar queue and hadar status print once")
     # who watches does not want to wait for a Slurm that is away, and looks again anyway
     backend = choose("cli", min(_PATIENCE_S, config.slurm.timeout_s), retries=0)
