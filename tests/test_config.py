@@ -162,6 +162,12 @@ def test_true_is_no_number(key: str) -> None:
         load(None, [f"{key}=true"])
 
 
+@pytest.mark.parametrize("key", ["controller.state_dir", "metrics.textfile", "hooks.moved"])
+def test_a_nul_character_is_part_of_nothing(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} = .*should hold no NUL"):
+        load(None, [f'{key}="a\\u0000.prom"'])
+
+
 def test_a_file_that_begins_with_a_byte_order_mark(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_bytes(b"\xef\xbb\xbf[controller]\nround_s = 30\n")

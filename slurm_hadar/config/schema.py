@@ -47,11 +47,13 @@ class _Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """For pydantic it is 1."""
+    def _no_other_kind(cls, value: Any, info: ValidationInfo) -> Any:
+        """For pydantic True is 1, and a path any text."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)} and bool not in (kind, *get_args(kind)):
             raise ValueError("should be a number")
+        if isinstance(value, str) and "\0" in value:  # no path, address or command may hold one
+            raise ValueError("should hold no NUL character")
         return value
 
 

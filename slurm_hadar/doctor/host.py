@@ -6,7 +6,10 @@ import importlib.metadata
 import ipaddress
 import os
 import platform
+import pwd
 import re
+import shlex
+import shutil
 import socket
 import stat
 import subprocess
@@ -45,6 +48,8 @@ class Host:
     channel_bind, channel_host, channel_file: where jobs report to. channel_fault: why the file cannot be written.
     found_by_jobs: whether jobs find that file without being told. host_addresses: what ``channel_host`` resolves to.
     port_fault: why a fixed port cannot be had.
+    no_users: names of ``controller.users`` that this host does not know.
+    metrics_faults: why what ``[metrics]`` asks for cannot be had. hook_fault: why ``hooks.moved`` cannot be run.
     pyslurm: why pyslurm cannot be used; empty if it can. pyslurm_version: None if it is not installed.
     private: this is a private cluster, all on one machine.
     job_submit: the site's job_submit.lua; own_script: ours. wrappers: the folder where ours is.
@@ -69,6 +74,9 @@ class Host:
     channel_fault: str = ""
     found_by_jobs: bool = True
     port_fault: str = ""
+    no_users: tuple[str, ...] = ()
+    metrics_faults: tuple[str, ...] = ()
+    hook_fault: str = ""
     pyslurm: str = ""
     pyslurm_version: str | None = None
     private: bool = False
@@ -104,6 +112,9 @@ def inspect_host(config: Config, config_error: str, slurm: Survey | Unknown) -> 
         channel_fault=_no_room(file.parent) if config.channel.enabled else "",
         found_by_jobs=config.channel.file is not None or file.parent != directory,
         port_fault=_port_fault(bind) if config.channel.enabled and lock == "" else "",
+        no_users=tuple(name for name in config.controller.users if not _is_user(name)),
+        metrics_faults=_metrics_faults(config, lock == ""),
+        hook_fault=_hook_fault(config.hooks.moved),
         pyslurm=_pyslurm(config, slurm),
         pyslurm_version=_installed("pyslurm"),
         private=private_cluster() is not None,
@@ -215,6 +226,32 @@ def _port_fault(bind: str) -> str:
         except (OSError, OverflowError) as error:
             return f"{bind}: {getattr(error, 'strerror', None) or error}"
     return ""
+
+
+def _is_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _metrics_faults(config: Config, free: bool) -> tuple[str, ...]:
+    """``free``: no controller runs here, which would hold the port itself."""
+    listen, textfile = config.metrics.listen, config.metrics.textfile
+    found = []
+    if listen and free and (fault := _port_fault(f"tcp://{listen}")):
+        found.append(f"metrics.listen: {fault.removeprefix('tcp://')}")
+    if textfile is not None and not textfile.parent.is_dir():
+        found.append(f"metrics.textfile: {textfile.parent} is no directory")
+    elif textfile is not None and (fault := _no_room(textfile.parent)):
+        found.append(f"metrics.textfile: {fault}")
+    return tuple(found)
+
+
+def _hook_fault(command: str) -> str:
+    program = next(iter(shlex.split(command)), "")
+    return f"{program} is no program that may be run here" if program and shutil.which(program) is None else ""
 
 
 def _pyslurm(config: Config, slurm: Survey | Unknown) -> str:

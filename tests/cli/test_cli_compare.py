@@ -98,6 +98,7 @@ def test_compare_as_json(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixt
         (("report", "x.json", "--journal", "--out", "o.html"), 2, "either a RESULT file or --journal"),
         (("report", "x.json", "--out", "o.html"), 1, "x.json does not exist"),
         (("report", "bad.json", "--out", "o.html"), 1, "bad.json cannot be read"),
+        (("report", "deep.json", "--out", "o.html"), 1, "deep.json cannot be read"),
         (("report", "other.json", "--out", "o.html"), 1, "other.json is neither"),
         (("report", "--journal", "--out", "o.html", "--set", "controller.state_dir=here"), 1, "no journal at"),
         (("bench", "--policy", "nobody"), 1, "no policy is called 'nobody'"),
@@ -117,6 +118,7 @@ def test_refusals(
     """Wrong usage is 2, anything else 1; the reason is on stderr, without a traceback, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     Path("bad.json").write_text("{")
+    Path("deep.json").write_text("[" * 200_000)
     Path("other.json").write_text("{}")
 
     assert hadar(*arguments) == code

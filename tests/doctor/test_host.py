@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.config import load
-from slurm_hadar.doctor.host import inspect_host
+from slurm_hadar.doctor.host import Host, inspect_host
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 from slurm_hadar.slurm.survey import Survey, Unknown
 from tests.doctor import test_checks
@@ -74,6 +74,26 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         assert f"tcp://127.0.0.1:{port}" in fault(f"tcp://127.0.0.1:{port}")
         assert fault("tcp://*:*") == fault(f"tcp://eth0:{port}") == ""
         assert "port must be" in fault("tcp://127.0.0.1:70000")
+
+
+def test_metrics_hooks_and_users_that_cannot_be(tmp_path: Path) -> None:
+    """Found by trying; what is well, and a port that a controller of ours holds, is no fault."""
+
+    def inspected(*settings: str, holds: bool = False) -> Host:
+        config = load(None, (f"controller.state_dir={tmp_path}", "slurm.backend=cli", *settings))
+        return inspect_host(config, "", AWAY if holds else Survey("eve", 1000, (22, 5, 8), "site head 6817"))
+
+    with _bound() as taken:
+        listen = f"metrics.listen=127.0.0.1:{taken.getsockname()[1]}"
+        (fault,) = inspected(listen).metrics_faults
+        assert "metrics.listen: 127.0.0.1" in fault and "in use" in fault
+        assert inspected(listen, holds=True).metrics_faults == ()
+    (fault,) = inspected(f"metrics.textfile={tmp_path}/none/x.prom").metrics_faults
+    assert f"{tmp_path}/none is no directory" in fault
+    assert "mial.sh is no program" in inspected("hooks.moved=mial.sh --all").hook_fault
+    assert inspected('controller.users=["root", "nobody-here"]').no_users == ("nobody-here",)
+    well = inspected(f"metrics.textfile={tmp_path}/x.prom", "hooks.moved=true 1", 'controller.users=["root"]')
+    assert (well.metrics_faults, well.hook_fault, well.no_users) == ((), "", ())
 
 
 @pytest.mark.parametrize("name", ["nowhere.invalid", "a" * 70, "."])

@@ -67,7 +67,7 @@ def _document(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TraceError(f"result {path} does not exist") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise TraceError(f"result {path} cannot be read: {error}") from None
     return check_document(content, str(path))
 

@@ -62,7 +62,7 @@ class Desk:
                 return None
             head = [said.pop(name) for name in ("op", "trial", "run", "rank")]
             return Message(sender, asks, str(head[0]), int(head[1]), int(head[2]), int(head[3]), said)
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
     def answer(self, message: Message, value: Any = None, error: str | None = None) -> None:
