@@ -207,14 +207,26 @@ class Run:
                     self._ending.safe = self._saver.saved_step == self.step
 
     def _left(self) -> None:
-        """The loop was left within a turn, by ``break``: what its optimizer step has made is a step like others."""
+        """The loop was left within a turn, by ``break``: what its optimizer step has made is a step like others. Without
+        one its batch was not used: who resumes from here begins with it."""
         self._in_step = False
-        if not self._turns.stepped:
-            self._peeked = self._made == 0
+        stepped, wanted = self._turns.stepped, self._wanted
+        if stepped:
+            self._count()
+        elif self._made == 0 and not wanted:
+            self._peeked = True
+        elif self._balance is None:
+            self._feed.pass_over()
+        if self._saver is None or not (wanted or (stepped and self._ending.asked)):
             return
-        self._count()
-        if self._ending.asked and self._saver is not None and self._gang.world == 1:
+        if self._gang.world == 1:
             self._try_save(wait=True, ends=True)
+        elif wanted and self._gang.leads:
+            self._wanted = False
+            say(
+                "WARNING: nothing was saved: the loop was left in the turn in which run.save() was called, and several "
+                "workers save together, when a turn is over or, on all of them, behind the loop"
+            )
 
     def _count(self) -> None:
         self.step += 1
@@ -255,7 +267,8 @@ class Run:
                 self._balance.rebalance(self._feed.turn, self.step)
 
     def save(self) -> None:
-        """Save. Within the loop: when this step is done; rank 0's call counts. Outside: at once, on all ranks together.
+        """Save. Within the loop: when this step is done or, in a training of one worker, the loop is left; rank 0's
+        call counts. Outside: at once, on all ranks together.
 
         Raises CheckpointError if saving at once fails; what was saved before is as it was. A save at the end of a step
         that fails is told on stderr, and the training goes on.

@@ -47,6 +47,7 @@ class Feed:
         self._loader = _positioned(source, batch, shares)
         self._iterator: Iterator[Any] | None = None
         self._first: list[Any] = []
+        self._unused = 0
         self._seed: int | None = None
         self._epoch_rng: dict[str, Any] | None = None
         self._epoch_kept = 0
@@ -63,8 +64,13 @@ class Feed:
                     raise ValueError("the loader gives no batch at all") from None
                 self.epoch, self.index, self._iterator = self.epoch + 1, 0, None
                 continue
-            self.index, self.turn = self.index + 1, self.turn + 1
+            self.index, self.turn, self._unused = self.index + 1, self.turn + 1, 0
             return batch
+
+    def pass_over(self) -> None:
+        """The last batch was not used. This run goes on behind it, as every loop does; one that is resumed from here
+        begins with it."""
+        self._unused = 1
 
     @property
     def global_size(self) -> int | None:
@@ -111,7 +117,7 @@ class Feed:
 
     def position(self) -> dict[str, int]:
         """Epoch, and batches of it that were used; the same on all ranks."""
-        return {"epoch": self.epoch, "index": self.index}
+        return {"epoch": self.epoch, "index": self.index - self._unused}
 
     def random_states(self) -> dict[str, Any]:
         """This rank's random states: now, and at the beginning of the epoch; and how many loaders of the script's own

@@ -74,6 +74,29 @@ def test_a_step_that_breaks_off_the_loop_is_one_like_others(run: Any) -> None:
     assert "resumed from gen-1-step-15" in run(loop + "== 20: break" + save, 2)[2]
 
 
+@pytest.mark.parametrize(
+    ("left", "steps", "then"),
+    [
+        ("if run.step == 3: run.save(); break\n    step()", 3, 6),
+        ("step()\n    if run.step == 3: run.save(); break", 4, 8),
+    ],
+    ids=["before the step", "behind it"],
+)
+@pytest.mark.parametrize("loader", ["DataLoader(data, batch_size=2)", "lambda: list(data.split(2))"])
+def test_a_save_and_a_break_in_one_turn(run: Any, left: str, steps: int, then: int, loader: str) -> None:
+    """It is saved, and the next run goes on with the first batch that no step was made of."""
+    loop = f"""
+from torch.utils.data import DataLoader
+data = torch.arange(40)
+for batch in (run := slurm_hadar.train(model, optimizer, total_steps=20, loader={loader})):
+    print(batch.tolist()[0])
+    """
+    run(loop + left)
+    out, said = run(loop + "step()", 1)[1:]
+    assert f"resumed from gen-0-step-{steps}" in said
+    assert out.split() == [str(n) for n in range(then, 40, 2)]
+
+
 def test_told_to_end_where_nothing_can_be_saved(run: Any) -> None:
     """It says so, and shows the error that kept the step from being finished."""
     loop = "for _ in (run := slurm_hadar.train(model, optimizer, total_steps=60)):\n"
