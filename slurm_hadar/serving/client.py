@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import select
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -137,8 +138,15 @@ class ServingClient:
         found: dict[str, Any] = self._ask("GET", "/status")
         return found
 
+    def _is_closed(self) -> bool:
+        """Whether the server has ended a connection that nobody used, as after a minute or a restart of it."""
+        sock = self._connection.sock
+        return sock is not None and bool(select.select([sock], [], [], 0.0)[0])
+
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         content = None if body is None else json.dumps(body).encode()
+        if self._is_closed():
+            self._connection.close()  # the request opens it again
         try:
             self._connection.request(method, path, content, self._headers)
             answer = self._connection.getresponse()

@@ -48,6 +48,20 @@ class Empty:
         return {"any": [{"x": np.zeros(1, np.float32)}]}
 
 
+class Halting(Empty):
+    """Fails at once where the first worker was, as on a GPU that is out of order; elsewhere it takes a while to load."""
+
+    def __init__(self) -> None:
+        place = os.environ["CUDA_VISIBLE_DEVICES"]
+        failures = Path(os.environ["FAILURES"])
+        if place == "0":
+            with failures.open("a") as file:
+                file.write("x")
+            raise RuntimeError("this GPU is out of order")
+        while not failures.exists() or failures.stat().st_size < 3:
+            time.sleep(0.02)
+
+
 class Unlike(Empty):
     """On the first worker that comes it takes 20 ms, on the others 20 times as long, as on another type of GPU."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,34 @@ def test_whole_numbers_on_both_sides_of_what_is_signed(data: list[int]) -> None:
         body["inputs"][0]["data"] = [2**63, other]
         with pytest.raises(ServingError, match="data of x"):
             read_request(json.dumps(body).encode(), info)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["a" * 10_000] + [""] * 10_000,
+        [["a" * 10_000] + [1.0]] + [[""] * 2] * 4_999,
+        [None] * 10_000,
+        [{}] * 10_000,
+        [[[[[[[[[[[[1.0]]]]]]]]]]]] * 10_000,
+    ],
+    ids=["texts", "texts in lists", "nothing", "objects", "too deep"],
+)
+def test_what_is_no_number_takes_no_more_room_than_the_request(data: list[Any]) -> None:
+    """An array of texts would be as wide as the longest of them."""
+    body = json.dumps(_with(0, data=data)).encode()
+    tracemalloc.start()
+
+    with pytest.raises(ServingError, match="not all of FP32"):
+        read_request(body, INFO)
+
+    assert tracemalloc.get_traced_memory()[1] < 40 * len(body) + 1_000_000
+    tracemalloc.stop()
+
+
+def test_lists_as_deep_as_the_shape_or_flat() -> None:
+    for data in ([1, 2, 3, 4], [[1, 2], [3, 4]], [[1], [2], [3], [4]]):
+        assert read_request(json.dumps(_with(0, data=data)).encode(), INFO).inputs["x"].tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize("late_costs", [{0: 2 / 3, 100: 1 / 6, 200: 1 / 6}, {1234567.5: 0.5, 1234568.5: 0.5}])

@@ -199,6 +199,27 @@ def test_a_slow_worker_beside_a_fast_one_is_never_idle_for_nothing() -> None:
     assert result.finish_rate > 0.99 / 1.1
 
 
+@pytest.mark.parametrize("name", Name)
+@pytest.mark.parametrize("speeds", [(1.0, 0.5), (0.5, 1.0), (0.1, 0.25, 1.0)])
+def test_a_slow_worker_that_nobody_needs_costs_nothing(name: Name, speeds: tuple[float, ...]) -> None:
+    """The fast one is idle whenever one comes, and alone in time."""
+    trace = tuple(TracedRequest(float(n), "a", 0.1, n + 0.15) for n in range(100))
+
+    assert simulate(trace, name, ServeOptions(BatchLaw.linear(0.6, 16), speeds)).finish_rate == 1.0
+
+
+@pytest.mark.parametrize("name", [Name.NEXUS, Name.CLOCKWORK])
+def test_what_a_slow_worker_cannot_do_is_left_to_a_fast_one(name: Name) -> None:
+    """Which is busy now."""
+    scheduled = scheduler(name, {"": Setup(LAW, 1.0, {"a": [0.1]})})
+    slow, fast = Worker("slow", 0.5), Worker("fast", 1.0)
+    scheduled.equip([slow, fast])
+    scheduled.arrive(_request(1, "a", 0.17), 0.0)
+
+    assert scheduled.choose(0.0, [slow]) is None and scheduled.expire(0.01) == []
+    assert scheduled.choose(0.01, [slow, fast]).worker is fast
+
+
 def test_models_go_where_they_are_held() -> None:
     scheduled = scheduler(Name.ORLOJ, {"a": Setup(LAW, 1.0, TWO), "b": Setup(LAW, 1.0, TWO)})
     scheduled.arrive(_request(1, "long", 1.0, "a"), 0.0)

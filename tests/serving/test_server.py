@@ -7,8 +7,10 @@ import http.client
 import json
 import os
 import re
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -306,6 +308,41 @@ def test_the_end_waits_for_who_reads_slowly() -> None:
 
     assert len(json.loads(response.read())["outputs"][0]["data"]) == 3_000_000
     assert server.process.wait(WAIT_S) == 0
+
+
+def test_one_place_that_is_out_of_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails three times before the other one has loaded: that serves."""
+    monkeypatch.setenv("FAILURES", str(tmp_path / "failures"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    server = Running("--workers", "2", function="Halting").ready()
+
+    with ServingClient(server.url) as client:
+        assert client.infer("empty", {"x": np.ones(1, np.float32)}, deadline_ms=PATIENT_MS).outputs["y"] == [1.0]
+    assert any("could not begin" in line and "out of order" in line for line in server.lines)
+    assert server.end() == 0
+
+
+def test_a_client_whose_connection_was_ended_while_it_paused() -> None:
+    """By the server, after its last answer: the next request goes by another one."""
+    ended = threading.Event()
+
+    def serve() -> None:
+        for _ in range(2):
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            ended.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        with ServingClient(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
+            client.status()
+            assert ended.wait(WAIT_S)
+            until(lambda: bool(select.select([client._connection.sock], [], [], 0.0)[0]))
+            assert client.status() == {}
+        serving.join(WAIT_S)
 
 
 def test_it_ends_though_nobody_reads_what_it_says() -> None:

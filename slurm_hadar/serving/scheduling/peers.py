@@ -141,7 +141,7 @@ class Clipper(_Fifo):
 
 class Nexus(_Fifo):
     """Batches of the size of which two fit into the SLO by the mean run time; the oldest that would be late with all
-    those behind them are given up (early drop)."""
+    those behind them, on the fastest worker that there is, are given up (early drop)."""
 
     def observe(self, requests: Sequence[Request], seconds: float, now_s: float) -> None:
         self._singles.append(seconds / self.setup.law.factors[len(requests)])
@@ -155,8 +155,8 @@ class Nexus(_Fifo):
             expected_s = single_s * factors[size]
             if now_s + expected_s <= request.deadline_s:
                 return Proposal(waiting[place : place + size], expected_s, -request.deadline_s)
-            self.drop(request)
-        self._order.clear()
+            if now_s + expected_s * speed / self.speeds[0] > request.deadline_s:
+                self.drop(request)
         return None
 
     def enqueue(self, request: Request, now_s: float) -> None:
@@ -167,7 +167,7 @@ class Nexus(_Fifo):
 
 class Clockwork(_Fifo):
     """What a batch of each size takes is the longest of its last 10 runs; the largest size is taken for which there are
-    enough requests that would be in time, with 5 ms to spare."""
+    enough requests that would be in time, with 5 ms to spare. Who would not on the fastest worker is left out."""
 
     _SPARE_S = 0.005
     _RUNS = 10
@@ -189,15 +189,17 @@ class Clockwork(_Fifo):
     def propose(self, now_s: float, speed: float) -> Proposal | None:
         for size in sorted(self._queues, reverse=True):
             expected_s = max(self._runs[size]) / speed
-            ready = self._in_time(size, now_s + expected_s + self._SPARE_S)
+            soonest_s = max(self._runs[size]) / self.speeds[0]
+            ready = self._in_time(size, now_s + expected_s + self._SPARE_S, now_s + soonest_s + self._SPARE_S)
             if len(ready) == size:
-                return Proposal(ready, expected_s, expected_s - ready[0].deadline_s)
+                return Proposal(ready, expected_s, soonest_s - ready[0].deadline_s)
         return None
 
-    def _in_time(self, size: int, end_s: float) -> list[Request]:
-        """The oldest of one size's queue that a batch which ends then serves in time; late heads leave this queue."""
+    def _in_time(self, size: int, end_s: float, soonest_s: float) -> list[Request]:
+        """The oldest of one size's queue that a batch which ends at ``end_s`` serves in time; heads that the fastest
+        worker would end too late leave this queue."""
         queue = self._queues[size]
-        while queue and (queue[0].number not in self.queued or queue[0].deadline_s < end_s):
+        while queue and (queue[0].number not in self.queued or queue[0].deadline_s < soonest_s):
             late = queue.popleft()
             if size == 1:
                 self.drop(late)

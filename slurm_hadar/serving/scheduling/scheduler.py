@@ -41,13 +41,13 @@ class Scheduler:
         return self.policies[request.model].withdraw(request.number)
 
     def choose(self, now_s: float, idle: Collection[Worker]) -> Batch | None:
-        """The best batch now, and its worker: of all models, and of the idle workers of each speed. None: nothing is to
-        be started, or nobody is idle."""
+        """The best batch now, and its worker: of all models, and of the idle workers of each speed; of equals the
+        fastest. None: nothing is to be started, or nobody is idle."""
         if (alone := self._by_itself(idle)) is not None:
             return alone
         best: tuple[Proposal, str, Worker] | None = None
         looked: set[tuple[float, str]] = set()
-        for worker in idle:
+        for worker in sorted(idle, key=lambda w: -w.speed):
             for model, policy in self.policies.items():
                 if not policy.queued or (worker.speed, model) in looked or not worker.holds(model):
                     continue

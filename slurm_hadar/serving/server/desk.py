@@ -105,7 +105,7 @@ class Desk:
         self._numbers = itertools.count(1)
         self._tags: set[str] = set()
         self._bytes = 0
-        self._never_ready = 0
+        self._broken: set[int] = set()  # places where a worker could not begin
         self._why: dict[str, str] = {}  # of workers that could not begin
         self._timer: asyncio.TimerHandle | None = None
         self._looker: asyncio.TimerHandle | None = None
@@ -388,9 +388,10 @@ class Desk:
         self._pump(now_s)
 
     def _could_not_begin(self, name: str, why: str) -> None:
-        """Where no worker ever was ready, and as many as there are to be have failed, the fault is the model's."""
-        self._never_ready += 1
-        if self._scheduler is None and self._never_ready >= self._places:
+        """Where no worker ever was ready, and one has failed in each place, the fault is the model's. In some places
+        alone it is theirs: others may load for longer than it takes to fail there again and again."""
+        self._broken.add(self._pool.place(name))
+        if self._scheduler is None and len(self._broken) >= self._places:
             self._failed(f"no worker could begin: {why}")
         else:
             self._tell(f"worker {name} could not begin, another one is started: {why}")

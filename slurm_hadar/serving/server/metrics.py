@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from enum import StrEnum
 from typing import Any
@@ -48,6 +49,7 @@ class ServingMetrics:
         self.expected = Gauge(
             "hadar_serving_expected_finish_rate", "With the workers that are wanted", registry=self._registry
         )
+        self.expected.set(math.nan)  # of a fixed number of workers nobody reckons it
         self._queued = Gauge("hadar_serving_queued", "Requests that wait", registry=self._registry)
         self._cells: dict[tuple[str, str, Outcome], Any] = {}
         self._counts: dict[tuple[str, str], dict[Outcome, int]] = {}

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ __all__ = ["Asked", "encode", "encode_in_pieces", "read_request"]
 
 _PIECE = 10_000  # numbers: about 5 ms of encoding
 _LONGEST_TAG = 64
+_DEEP = 8  # lists in lists, whatever the shape says
 _LONGEST_SIDE = 1 << 31  # of a tensor
 _LONGEST_MS = 86_400_000.0
 _MOST_STEPS = 8
@@ -135,6 +136,8 @@ def _tensor(tensor: Mapping[str, Any], spec: TensorSpec) -> Any:
     data = tensor.get("data")
     if not isinstance(data, list):
         raise _bad(f"data of {name} must be a list")
+    if not _is_numeric(data, max(_DEEP, len(shape))):
+        raise _bad(f"data of {name} are not all of {spec.datatype}")
     try:
         values = np.asarray(data)
         if spec.datatype == "UINT64" and values.dtype.kind == "f":  # numpy's for whole numbers on both sides of 2**63
@@ -148,6 +151,17 @@ def _tensor(tensor: Mapping[str, Any], spec: TensorSpec) -> Any:
         return typed.reshape(shape)
     except ValueError:  # of no values, but with sides that numpy cannot count
         raise _bad(f"shape of {name} is too large") from None
+
+
+def _is_numeric(data: list[Any], depth: int) -> bool:
+    """Whether it holds numbers and truth values alone, within so many lists. Looked at before numpy makes an array,
+    which for texts takes room for as many of the longest as there are."""
+    for _ in range(depth):
+        kinds = set(map(type, data))
+        if list not in kinds:
+            return kinds <= {int, float, bool}
+        data = list(chain.from_iterable(part for part in data if type(part) is list))
+    return False
 
 
 def _whole(objects: Any, floats: Any) -> Any:

@@ -107,7 +107,7 @@ class Pool:
         """End a worker that runs nothing, without another one in its place. Nobody is told of its end."""
         process = self._processes[name]
         process.retired = True
-        self._places.discard(self._place(name))
+        self._places.discard(self.place(name))
         process.kill()
 
     def pids(self) -> dict[str, int]:
@@ -120,7 +120,7 @@ class Pool:
 
     def proved(self, name: str) -> None:
         """A worker has answered: if it ends, the next one need not wait."""
-        self._failures[self._place(name)] = 0
+        self._failures[self.place(name)] = 0
 
     def send(self, name: str, frames: list[Any]) -> bool:
         """False where the worker cannot be told: it is gone, which :attr:`WorkerEvents.gone` says next."""
@@ -164,7 +164,8 @@ class Pool:
         self._context.term()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _place(self, name: str) -> int:
+    def place(self, name: str) -> int:
+        """Which of its places a worker of this name has."""
         return int(name.partition(".")[0])
 
     def _seat(self, place: int) -> Seat:
@@ -234,7 +235,7 @@ class Pool:
         self._leaving.add(process)
         if process.retired:
             return
-        place = self._place(process.name)
+        place = self.place(process.name)
         delay_s = _BACK_OFF_S[min(self._failures[place], len(_BACK_OFF_S) - 1)]
         self._failures[place] += 1
         self._loop.call_later(delay_s, self._start, place)
