@@ -207,8 +207,8 @@ class Run:
                     self._ending.safe = self._saver.saved_step == self.step
 
     def _left(self) -> None:
-        """The loop was left within a turn, by ``break``: what its optimizer step has made is a step like others. Where it
-        has made none, the batch was not used: who resumes from here begins with it."""
+        """The loop was left within a turn, by ``break``. What its optimizer step has made is a step like others; where
+        it has made none, the batch was not used, and who resumes begins with it."""
         self._in_step = False
         stepped, wanted = self._turns.stepped, self._wanted
         if stepped:

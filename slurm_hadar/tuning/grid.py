@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["combination"]
+__all__ = ["combination", "contradiction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,30 @@ def combination(trials: Sequence[FrozenTrial], dice: Random) -> dict[str, Any] |
     if not any(paths):
         return {} if all(trial.state.name == "FAIL" for trial in trials) else None  # there is nothing to choose
     return _chosen(paths, 0, dice) if _free(paths, 0) else None
+
+
+def contradiction(trials: Sequence[FrozenTrial], asking: int, name: str, distribution: Any) -> str:
+    """Why trial ``asking`` cannot have what it asks for next: another one with the same values so far has asked for
+    something else there, and then what all combinations are is not known. Empty if it can."""
+    paths = {trial.number: _path(trial) for trial in trials}
+    mine = [(asked.name, asked.value) for asked in paths[asking] if asked.distribution is not None]
+    for number, path in paths.items():
+        if number == asking or len(path) <= len(mine) or (there := path[len(mine)]).distribution is None:
+            continue
+        alike = mine == [(asked.name, asked.value) for asked in path[: len(mine)]]
+        if alike and (there.name, there.distribution) != (name, distribution):
+            return (
+                "a grid needs the same choices in every trial: this one asks for "
+                f"{name} of {_range(distribution)} where trial {number} has asked for "
+                f"{there.name} of {_range(there.distribution)}. For other choices begin another study"
+            )
+    return ""
+
+
+def _range(distribution: Any) -> str:
+    if hasattr(distribution, "choices"):
+        return ", ".join(map(str, distribution.choices))
+    return f"{distribution.low} to {distribution.high} by {distribution.step}"
 
 
 def _path(trial: FrozenTrial) -> _Path:

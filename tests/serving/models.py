@@ -49,7 +49,7 @@ class Empty:
 
 
 class Halting(Empty):
-    """Fails at once where the first worker was, as on a GPU that is out of order; elsewhere it takes a while to load."""
+    """Fails at once where the first worker was, as on a GPU that is out of order; elsewhere it loads for a while."""
 
     def __init__(self) -> None:
         place = os.environ["CUDA_VISIBLE_DEVICES"]

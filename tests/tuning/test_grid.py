@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 optuna = pytest.importorskip("optuna")
 
 from slurm_hadar.tuning.grid import combination  # noqa: E402
-from slurm_hadar.tuning.study.book import Algorithm, Book, Sampler, sampler_of  # noqa: E402
+from slurm_hadar.tuning.study.book import Algorithm, Book, End, Sampler, sampler_of  # noqa: E402
 
 #: What an objective asks for next, by what it has so far; None: it has all.
 Space = Callable[[dict[str, Any]], tuple[str, Any] | None]
@@ -91,3 +91,34 @@ def test_each_combination_once(name: str, gpus: int, seed: int) -> None:
 
     assert len(set(tried)) == combinations
     assert len(tried) == combinations
+
+
+def test_another_trial_that_asks_for_something_else_is_refused(tmp_path: Any) -> None:
+    """The others go on to the end, as they do beside one that failed before it asked; those have had their turn."""
+    sampler = sampler_of(Algorithm.GRID, Sampler.RANDOM, 1)
+    book = Book.open(f"sqlite:///{tmp_path}/s.db", "s", "minimize", sampler, None, print)
+    first = {"low": 0, "high": 5}
+
+    seen = set()
+    for number in range(8):
+        given = combination(book.trials(), random.Random(number))
+        if given is None:
+            break
+        trial = book.ask(parameters=given or None)
+        try:
+            if number == 1:
+                raise ValueError("before it asked")
+            if number == 2:
+                book.suggest(trial, "int", "y", first)
+            seen.add(book.suggest(trial, "int", "x", {"low": 0, "high": 7} if number == 3 else first))
+            book.tell(trial, End.COMPLETE, 0.0)
+        except ValueError as error:
+            told = {
+                1: "before it asked",
+                2: "asks for y of 0 to 5 by 1 where trial 0 has asked for x",
+                3: "x of 0 to 7",
+            }
+            assert told[number] in str(error)
+            book.tell(trial, End.FAIL)
+
+    assert len(seen) == 3 and len(book.trials()) == 6

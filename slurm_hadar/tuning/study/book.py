@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from slurm_hadar.errors import ConfigError, StoreError
+from slurm_hadar.tuning.grid import contradiction
 
 if TYPE_CHECKING:
     import optuna
@@ -70,13 +71,13 @@ def sampler_of(
     not made again."""
     from optuna import samplers
 
-    from slurm_hadar.tuning.study.repeatable import RepeatableSampler
+    from slurm_hadar.tuning.study.samplers import CombinationSampler, RepeatableSampler
 
     further = seed if seed is None or not trials else random.Random(f"{seed} {trials}").getrandbits(32)
     if algorithm is Algorithm.GRID:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that it is young
-            return samplers.BruteForceSampler(seed=further)
+            return CombinationSampler(seed=further)
     if algorithm is Algorithm.TPE or sampler is Sampler.TPE:
         return samplers.TPESampler(seed=further, constant_liar=True)
     return samplers.RandomSampler() if seed is None else RepeatableSampler(seed)
@@ -105,7 +106,6 @@ class Book:
 
         self.maximize = study.direction == optuna.study.StudyDirection.MAXIMIZE
         self.impatient = False  # it has been waited for in vain
-        study.stop = lambda: None  # type: ignore[method-assign] # a sampler calls it, and Optuna allows it in its loop alone
 
     @staticmethod
     def is_there(url: str, name: str, say: Callable[[str], None]) -> bool:
@@ -212,15 +212,30 @@ class Book:
         import optuna
 
         trial = self._trials[number]
-        one_value = kind == "float" and arguments["low"] == arguments["high"]
-        if one_value and isinstance(self.study.sampler, optuna.samplers.BruteForceSampler):
-            arguments = {**arguments, "step": 1.0, "log": False}  # which it wants even of a single value
+        if isinstance(self.study.sampler, optuna.samplers.BruteForceSampler):
+            if kind == "float" and arguments["low"] == arguments["high"]:
+                arguments = {**arguments, "step": 1.0, "log": False}  # which it wants even of a single value
+            self._refuse_another_grid(number, kind, name, arguments)
         suggest: dict[str, Callable[..., Any]] = {
             "float": trial.suggest_float,
             "int": trial.suggest_int,
             "categorical": trial.suggest_categorical,
         }
         return self._patiently(lambda: suggest[kind](name, **arguments))
+
+    def _refuse_another_grid(self, number: int, kind: str, name: str, arguments: dict[str, Any]) -> None:
+        """The sampler would, too, once the study has it: at the end of every further trial."""
+        from optuna import distributions
+
+        if name in self._trials[number].params:
+            return
+        distribution = {
+            "float": distributions.FloatDistribution,
+            "int": distributions.IntDistribution,
+            "categorical": distributions.CategoricalDistribution,
+        }[kind](**arguments)
+        if why := contradiction(self.trials(), number, name, distribution):
+            raise ValueError(why)
 
     def report(self, number: int, report: Report) -> bool:
         """Whether it is new; a step that is reported again counts once."""

@@ -1,4 +1,4 @@
-"""Random trials that are the same whenever they are drawn."""
+"""Optuna's samplers, where a search that trials run beside each other, and that may be cut off, needs more of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import random
 from typing import Any
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler, RandomSampler
+from optuna.samplers import BaseSampler, BruteForceSampler, RandomSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
-__all__ = ["RepeatableSampler"]
+__all__ = ["CombinationSampler", "RepeatableSampler"]
+
+
+class CombinationSampler(BruteForceSampler):
+    """Optuna's, without its look at all trials when one has ended: it would stop a loop of Optuna's own, and raises for
+    a trial that has failed before it had asked for everything."""
+
+    def after_trial(self, *_: Any) -> None:
+        """Nothing."""
 
 
 class RepeatableSampler(BaseSampler):
