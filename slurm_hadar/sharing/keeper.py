@@ -10,15 +10,19 @@ would hold a job up that is over.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
+import socket
 import stat
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.errors import ChannelError, ConfigError
+from slurm_hadar.joblog import say
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import COMMON, LONGEST_PATH, own_folder
 from slurm_hadar.sharing.broker.server import Broker, Limits, depose, stands_still
@@ -53,7 +57,7 @@ def post_of(environ: Mapping[str, str]) -> Post:
         raise ConfigError(f"this task has shards of the GPUs {gpus or '(none)'}, and takes turns on one only")
     words = (environ.get("SLURM_CLUSTER_NAME", ""), environ.get("SLURMD_NODENAME", ""), f"gpu{gpus}")
     name = _ODD.sub("_", "-".join(word for word in words if word))
-    if (common := COMMON / name).is_socket():
+    if (common := COMMON / name).is_socket() and not _was_killed(common):
         return Post(common, None, Limits())
     path = _made(own_folder(environ)) / name
     if len(os.fsencode(path)) > LONGEST_PATH:
@@ -65,6 +69,22 @@ def post_of(environ: Mapping[str, str]) -> Post:
         raise ConfigError(f"HADAR_SHARE_POLICY or HADAR_SHARE_KILL_AFTER: {error}") from None
     memory = size_bytes(environ["HADAR_SHARE_MEMORY"]) if environ.get("HADAR_SHARE_MEMORY") else MOST_BYTES
     return Post(path, Rules(policy, memory), Limits(linger_s=None, kill_s=kill_s))
+
+
+def _was_killed(path: Path) -> bool:
+    """Whether the broker there has left its socket and its lock behind, and does not come back soon."""
+    until = time.monotonic() + STILL_S
+    while Path(f"{path}.lock").exists() and _refuses(path):
+        if time.monotonic() >= until:
+            say(f"the administrator's broker at {path} was killed: this user's jobs take turns by one of their own")
+            return True
+        time.sleep(LOOK_S)
+    return False
+
+
+def _refuses(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
+        return sock.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
 def _made(folder: Path) -> Path:

@@ -89,6 +89,24 @@ def test_an_administrators_broker_goes_before(
         assert post_of(task) == Post(short_tmp / "run" / "c-n_1-gpu3", None, Limits())
 
 
+def test_an_administrators_broker_that_was_killed_is_none(
+    task: dict[str, str], short_tmp: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its socket and its lock are still there, and nobody answers."""
+    monkeypatch.setattr(keeper, "COMMON", short_tmp / "run")
+    monkeypatch.setattr(keeper, "STILL_S", 0.3)
+    (short_tmp / "run").mkdir()
+    common = short_tmp / "run" / "c-n_1-gpu3"
+    with subprocess.Popen([sys.executable, "-c", KEEPER, str(common)], stdin=subprocess.PIPE) as killed:
+        end = time.monotonic() + 60
+        while not common.is_socket() or keeper._refuses(common):
+            assert time.monotonic() < end
+        assert post_of(task).path == common
+        killed.kill()
+    assert post_of(task).path == short_tmp / "share" / "c-n_1-gpu3"
+    assert "was killed: this user's jobs take turns by one of their own" in capfd.readouterr().err
+
+
 def test_who_stands_by_serves_when_the_first_has_gone(task: dict[str, str], poll: Any) -> None:
     post, pipes, threads = post_of(task), [os.pipe(), os.pipe()], []
     for read_end, _ in pipes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import mmap
 import os
 import select
@@ -27,6 +28,7 @@ __all__ = ["Session", "Work"]
 _RETRY_S = 0.1
 _FIRST_S = 1.0  # so long a broker that is just being started, or changes hands, is waited for
 _MOST = 65536
+_AGAIN_S = 5.0  # so often who has found no broker looks for one
 _LOOK_S = 1.0  # so often who waits, or keeps its turn, looks whether another broker has come in its broker's place
 
 
@@ -50,8 +52,9 @@ class Session:
     The caller leaves an iteration only when the GPU has done it (``torch.cuda.synchronize()``), and has given its
     ephemeral memory back where others need it (:attr:`may_keep`); or leaves that to what it gives :meth:`give_back`.
     ``free`` gives back what was kept, when the broker asks for it between two iterations. Without a broker the job
-    runs as if alone, and ``say`` is told so, once; one that dies is waited for ``return_s`` to come back. Raises
-    ChannelError if the broker refuses the job.
+    runs as if alone, and ``say`` is told so, once; one that dies is waited for ``return_s`` to come back, and joined
+    between two iterations if it comes later. Raises ChannelError if the broker refuses the job, but not one that has
+    run as if alone: it goes on so.
 
     A forked child does not use its parent's place: what it leaves is not its own, and for a turn it joins by itself.
     """
@@ -80,6 +83,7 @@ class Session:
         self._asked = False  # to give it back
         self._place: int | None = None
         self._look_at = 0.0
+        self._again_ns = 0.0  # when one without a broker looks for one
         self._come_back(min(_FIRST_S, return_s))
 
     @property
@@ -101,6 +105,8 @@ class Session:
         asked_ns = time.monotonic_ns()
         if self._sock is not None and (os.getpid() != self._pid or self._is_deposed()):
             self._come_back()
+        elif self._sock is None and asked_ns >= self._again_ns:
+            self._look_again()
         if self._kept and not (self._settle and self.heed()) and self._locked():
             self._began(asked_ns)
             self._write()
@@ -120,6 +126,18 @@ class Session:
             if self._sock is not None:
                 self._sock.close()
             raise
+
+    def _look_again(self) -> None:
+        """Join a broker that has come since there was none."""
+        try:
+            self._empty()
+            self._join()
+            self._say(f"a broker serves at {self._path}: this job takes turns from now on")
+        except OSError:
+            self._later(_AGAIN_S)
+        except ChannelError as error:
+            self._say(f"{error}; it runs as if the GPU were its own")
+            self._later(math.inf)
 
     def _is_deposed(self) -> bool:
         """Whether another broker serves now; looked for from time to time."""
@@ -340,6 +358,11 @@ class Session:
         if self._page is not None:
             progress.write(self._page, self._progress)
 
-    def _give_up(self, error: OSError) -> None:
+    def _later(self, seconds: float) -> None:
+        """Without a broker, and looking for one after so long."""
         self.close()
+        self._again_ns = time.monotonic_ns() + 1e9 * seconds
+
+    def _give_up(self, error: OSError) -> None:
+        self._later(_AGAIN_S)
         self._say(f"no broker at {self._path} ({error.strerror or error}): this job runs as if the GPU were its own")

@@ -328,6 +328,44 @@ def test_a_broker_that_does_not_come_back_is_given_up(broker_process: Any, short
     assert not (short_tmp / "s").exists()
 
 
+def test_a_broker_that_comes_late_is_joined(
+    broker_process: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By who has run as if alone, at one of its next turns."""
+    monkeypatch.setattr(client, "_AGAIN_S", 0.1)
+    said: list[str] = []
+    session = Session(short_tmp / "s", WORK, return_s=0.1, say=said.append)
+    with session.iteration():
+        assert session.alone
+    broker_process()
+
+    def turn() -> bool:
+        with session.iteration():
+            return not session.alone
+
+    poll(turn)
+    assert len(status_of(short_tmp / "s")["sessions"]) == 1
+    assert len(said) == 2 and "takes turns from now on" in said[1]
+    session.close()
+
+
+def test_a_broker_that_comes_late_and_refuses_ends_nobody(
+    broker_process: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_AGAIN_S", 0.1)
+    said: list[str] = []
+    session = Session(short_tmp / "s", Work(Demand(10**15, 0)), return_s=0.1, say=said.append)
+    broker_process()
+
+    def refused() -> bool:
+        with session.iteration():
+            return len(said) > 1
+
+    poll(refused)
+    assert session.alone and "refuses this job" in said[1]
+    assert not refused() or len(said) == 2
+
+
 def test_without_a_broker_a_job_runs_as_if_alone_and_says_so(short_tmp: Path) -> None:
     said: list[str] = []
     session = Session(short_tmp / "none", WORK, say=said.append)
