@@ -286,7 +286,7 @@ class Run:
         if self._gang.leads:
             self._forgotten.before_save(wait)
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
-        plain["samples_per_step"] = self._spec.samples_per_step
+        plain["samples_per_step"] = self._samples_per_step
         plain |= {"classes": classes_of(self._parts), "epoch_batches": self._feed.epoch_batches}
         try:
             self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
@@ -333,12 +333,23 @@ class Run:
         self.state.clear()
         self.state.update(saved["user"])
         position = dict(saved["position"])
-        then, now = saved.get("samples_per_step"), self._spec.samples_per_step
+        then, now = saved.get("samples_per_step"), self._samples_per_step
         if then and now:
             position["index"] = position["index"] * then // now
         elif len(ranks) != self._gang.world:  # as many samples were used, by another number of workers
             position["index"] = position["index"] * len(ranks) // self._gang.world
+            if position["index"] and self._gang.leads:
+                say(
+                    f"WARNING: {self._gang.world} workers go on in the epoch of {len(ranks)}, and the loader does not "
+                    "tell how many samples a batch has: those of one worker are taken to be as many as before"
+                )
         self._feed.restore(position, ranks[self._gang.rank] if self._gang.rank < len(ranks) else None)
+
+    @property
+    def _samples_per_step(self) -> int | None:
+        """Of all workers together; None where only the loader knows."""
+        own = self._feed.batch_size
+        return self._spec.samples_per_step or (own * self._gang.world if own else None)
 
     def _changes(self, saved: dict[str, Any], workers: int) -> Iterator[str]:
         """What fits into the training all the same, and makes it another one."""

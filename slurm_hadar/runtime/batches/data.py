@@ -91,6 +91,14 @@ class Feed:
         except TypeError:  # a sampler without a length
             return None
 
+    @property
+    def batch_size(self) -> int | None:
+        """The source's own: samples of one worker. None where it tells none."""
+        for part in (getattr(self._source, "batch_sampler", None), self._source):
+            if type(size := getattr(part, "batch_size", None)) is int:
+                return size
+        return None
+
     def fix_order(self, seed: int) -> None:
         """From now on the order of each epoch is a function of ``seed`` and its number alone.
 
@@ -302,8 +310,8 @@ def _batches_of(loader: Any, batch: int, shares: Shares | None) -> Any:
     if type(own) is not BatchSampler:
         raise ValueError("global_batch= needs a DataLoader with batch_size=, without a batch sampler of its own")
     if shares is None:
-        return BatchSampler(loader.sampler, batch, loader.drop_last)
-    return SharedBatchSampler.over(loader.sampler, shares, loader.drop_last)
+        return BatchSampler(own.sampler, batch, own.drop_last)
+    return SharedBatchSampler.over(own.sampler, shares, own.drop_last)
 
 
 def _positioned(source: Any, batch: int | None, shares: Shares | None) -> _Positioned | None:
@@ -321,7 +329,8 @@ def _positioned(source: Any, batch: int | None, shares: Shares | None) -> _Posit
 
 def _set_epoch(source: Any, epoch: int) -> None:
     """Tell samplers that shuffle by epoch (``DistributedSampler``), as an ordinary loop over epochs would."""
-    for part in (getattr(source, "sampler", None), getattr(source, "batch_sampler", None), source):
+    batches = getattr(source, "batch_sampler", None)
+    for part in (getattr(source, "sampler", None), batches, getattr(batches, "sampler", None), source):
         if part is not None and hasattr(part, "set_epoch"):
             part.set_epoch(epoch)
             return
