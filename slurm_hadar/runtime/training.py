@@ -184,8 +184,8 @@ class Run:
             self._peeked = False
             if self._gang.leads:
                 say(
-                    "WARNING: a batch was taken from the loop before it began, and no step was made of it: in each run "
-                    "of the job that is one that the training does not see. To look at one, ask the loader"
+                    "WARNING: a batch was taken from the loop before it began, and no step was made of it: it is one "
+                    "that the training does not see. To look at one, ask the loader"
                 )
         with self._ending if self._saver is not None else contextlib.nullcontext():
             self._turns.start()
@@ -200,23 +200,26 @@ class Run:
                 self._finish()
             finally:  # left early, too
                 if self._in_step:
-                    self._left()
+                    self._left(batch)
                 self._turns.stop()
                 if self._saver is not None:
                     self._saver.wait_written()
                     self._ending.safe = self._saver.saved_step == self.step
 
-    def _left(self) -> None:
+    def _left(self, batch: Any) -> None:
         """The loop was left within a turn, by ``break``. What its optimizer step has made is a step like others; where
-        it has made none, the batch was not used, and who resumes begins with it."""
+        nothing has been done, the batch is the next one again."""
         self._in_step = False
         stepped, wanted = self._turns.stepped, self._wanted
         if stepped:
             self._count()
-        elif self._made == 0 and not wanted:
+        elif self.step == 0 and not wanted:
             self._peeked = True
         elif self._balance is None:
-            self._feed.pass_over()
+            if self._turns.untouched:
+                self._feed.give_back(batch)
+            else:
+                self._feed.pass_over()
         if self._saver is None or not (wanted or (stepped and self._ending.asked)):
             return
         if self._gang.world == 1:

@@ -67,9 +67,15 @@ class Feed:
             self.index, self.turn, self._unused = self.index + 1, self.turn + 1, 0
             return batch
 
+    def give_back(self, batch: Any) -> None:
+        """The last batch was not used: it is the next one, too. A run that is resumed from here makes it anew, of the
+        same samples."""
+        self.index, self.turn = self.index - 1, self.turn - 1
+        self._first.append(batch)
+
     def pass_over(self) -> None:
-        """The last batch was not used. This run goes on behind it, as every loop does; one that is resumed from here
-        begins with it."""
+        """The last batch was used, and nothing came of it that is saved: this run goes on behind it, and one that is
+        resumed from here begins with it."""
         self._unused = 1
 
     @property

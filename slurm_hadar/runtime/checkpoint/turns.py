@@ -109,6 +109,17 @@ class Turns:
         return any(self._stepped.get(id(o), (-1, None))[0] == self._turn for o in self._saved)
 
     @property
+    def untouched(self) -> bool:
+        """Whether the turn that is under way has left no gradient so far; False where that cannot be told."""
+        return bool(self._saved and self._hooks) and all(self._is_untouched(o) for o in self._saved)
+
+    def _is_untouched(self, optimizer: Any) -> bool:
+        parameter, gradient, changes = self._left.get(id(optimizer), (None, None, 0))
+        if parameter is not None:
+            return parameter.grad is gradient and _changes(gradient) == changes
+        return _mark(optimizer) in (None, self._stepped.get(id(optimizer), (-1, None))[1])
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The optimizers that have stepped and are not saved, in words."""
         return tuple(self._others.values())

@@ -97,6 +97,34 @@ for batch in (run := slurm_hadar.train(model, optimizer, total_steps=20, loader=
     assert out.split() == [str(n) for n in range(then, 40, 2)]
 
 
+EPOCHS = """
+data = list(torch.arange(12).split(2))
+run = slurm_hadar.train(model, optimizer, total_steps=20, loader=data, save_every_steps=1, async_save=False)
+for epoch in range(4):
+    for batch in run:
+        if run.epoch != epoch: break
+        print(run.epoch, batch.tolist()[0])
+        {step}
+        if run.step == 7 and {stops}: os._exit(9)
+"""
+
+
+@pytest.mark.parametrize(
+    "step", ["step()", "(step if run.step % 3 == 2 else lambda: model(torch.ones(3)).backward())()"]
+)
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_loop_over_epochs_around_ours_leaves_no_batch_out(run: Any, step: str, stops: bool) -> None:
+    """It looks at the first batch of the next epoch, and leaves; also a run that is resumed, and in the midst of an
+    accumulation."""
+    told, said, code = [], "", 1
+    for restart in (0, 1) if stops else (0,):
+        code, out, said = run(EPOCHS.replace("{step}", step).replace("{stops}", str(stops and not restart)), restart)
+        told += out.splitlines()
+    expected = [f"{n // 6} {n % 6 * 2}" for n in range(20)]
+    assert code == 0 and "WARNING" not in said
+    assert list(dict.fromkeys(told)) == expected and len(told) <= len(expected) + 3 * stops
+
+
 def test_told_to_end_where_nothing_can_be_saved(run: Any) -> None:
     """It says so, and shows the error that kept the step from being finished."""
     loop = "for _ in (run := slurm_hadar.train(model, optimizer, total_steps=60)):\n"
