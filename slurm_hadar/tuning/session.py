@@ -158,6 +158,7 @@ def run(
 
     ``speeds``: of GPU types, of those that are there. ``fresh``: the study need not be there.
     """
+    function_at(options.objective)  # its file may have changed since
     imports = imports_of(options.file)
 
     def found(wanted: str | None) -> Sites:
@@ -354,7 +355,8 @@ def repeat_command(options: Options, result: Result) -> str:
     imported = f"optuna, {name} as study" if name.isidentifier() else "optuna, importlib"
     study = "study" if name.isidentifier() else f"importlib.import_module({name!r})"
     parameters = ", ".join(f"{name!r}: {_literal(value)}" for name, value in result.parameters.items())
-    code = f"import {imported}; print({study}.{options.function}(optuna.trial.FixedTrial({{{parameters}}})))"
+    trial = f"optuna.trial.FixedTrial({{{parameters}}}, number={result.number})"
+    code = f"import {imported}; print({study}.{options.function}({trial}))"
     return f"cd {shlex.quote(str(options.file.parent))} && python -c {shlex.quote(code)}"
 
 

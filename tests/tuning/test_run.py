@@ -119,6 +119,8 @@ def test_a_tuner_that_is_killed(tuner: Any, study: Study) -> None:
     assert all(after[number].values == values for number, values in over.items())
     again = [event["trial"] for event in tuner.events("start")]
     assert all(again.count(number) == 1 for number in before)
+    for trial in after:  # one that was made as the tuner died was told later
+        assert sorted(trial.intermediate_values) == list(range(1, 16))
 
 
 @THOROUGH

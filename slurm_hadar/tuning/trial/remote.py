@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import _hadar_progress
 from slurm_hadar.tuning.trial.wire import Line, TunerGone
 
@@ -22,12 +25,13 @@ class Paused(BaseException):
 class RemoteTrial:
     """What ``optuna.trial.Trial`` has for an objective: ``suggest_*``, ``report``, ``should_prune``, ``params``,
     ``number`` and user attributes, with Optuna's meanings. All ranks of a trial have one; they get the same values,
-    rank 0 alone reports, and ``should_prune`` is asked by all of them together.
+    rank 0 alone reports, and ``should_prune`` is asked by all of them together. ``untold``: where reports are kept that
+    nobody was there to hear.
     """
 
-    def __init__(self, line: Line, number: int, rank: int, gang: Any) -> None:
+    def __init__(self, line: Line, number: int, rank: int, gang: Any, untold: Path) -> None:
         self.number = number
-        self._line, self._rank, self._gang = line, rank, gang
+        self._line, self._rank, self._gang, self._untold = line, rank, gang, untold
         self.params: dict[str, Any] = {}
 
     def _suggest(self, kind: str, name: str, **arguments: Any) -> Any:
@@ -49,10 +53,38 @@ class RemoteTrial:
 
     def report(self, value: float, step: int) -> None:
         """As Optuna's. A step that was reported before the trial was moved counts once."""
-        if self._rank == 0:
-            said = float(value)
-            told = said if math.isfinite(said) else str(said)
-            self._follow(self._asked("report", value=told, step=int(step)))
+        if self._rank != 0:
+            return
+        said, step = float(value), int(step)
+        told = said if math.isfinite(said) else str(said)
+        try:
+            self.catch_up(step)
+            answer = self._line.ask("report", value=told, step=step)
+        except TunerGone:
+            self._note(told, step)
+            answer = "pause"
+        self._follow(answer)
+
+    def catch_up(self, step: int | None = None) -> None:
+        """Tell what could not be told before, since the tuner was gone: of the steps before this one, or all. A run that
+        has begun before them tells them itself. Raises TunerGone."""
+        if self._rank != 0 or not self._untold.exists():
+            return
+        untold = dict(json.loads(line) for line in self._untold.read_text(encoding="utf-8").splitlines())
+        for at in sorted(untold):
+            if step is None or at < step:
+                self._follow(self._line.ask("report", value=untold[at], step=at))
+        self._untold.unlink()
+        for at in untold:
+            if step is not None and at > step:
+                self._note(untold[at], at)
+
+    def _note(self, value: float | str, step: int) -> None:
+        try:
+            with self._untold.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([step, value]) + "\n")
+        except OSError as error:
+            say(f"the report of step {step} is lost: {self._untold}: {error.strerror}")
 
     def should_prune(self) -> bool:
         """As Optuna's."""

@@ -110,7 +110,9 @@ def _outcome(spec: Spec, rank: int, line: Line) -> dict[str, Any]:
         objective = load_objective(spec.file, spec.function)
         _hook()
         gang = _gang(spec, rank)
-        value = objective(RemoteTrial(line, spec.trial, rank, gang))
+        trial = RemoteTrial(line, spec.trial, rank, gang, Path(spec.folder) / "untold")
+        value = objective(trial)
+        trial.catch_up()
     except (Paused, TunerGone):
         return {"state": "paused"}
     except BaseException as error:
