@@ -20,7 +20,7 @@ class Line:
         self.there = True
         self.told: list[Any] = []
 
-    def ask(self, op: str, **said: Any) -> str:
+    def ask(self, _: str, **said: Any) -> str:
         if not self.there:
             raise TunerGone
         self.told.append((said["step"], said["value"]))

@@ -23,8 +23,9 @@ __all__ = ["Latencies", "Orloj"]
 WAITS = 10.0  # 1/b in mean run times: how far the score looks ahead
 _SCORE_ATOMS = 16  # of the distributions that scores are computed from: each is a milestone
 _GRID = 128
-_PROBE_S = 10.0  # after so long without an observation a request is tried although it looks hopeless,
-_PROBE_SHARE = 0.01  # and while others are served no more often than takes so much of a worker's time
+_PROBE_S = 10.0  # after so long without an observation, or a try, a request is tried although it looks hopeless,
+_PROBE_SHARE = 0.01  # and while others are served no more often than takes so much of a worker's time;
+_RARELY = 64  # times as rarely where tries show again and again that it is
 _NEWS = 0.8  # of the shortest run known, or the longest of it: what lies beyond is worked in at once
 _DUE = 50  # observations after which distributions are worked out anew
 _MANY = 32  # applications for which one more of what is news is waited for: to work it in looks at all of them
@@ -47,6 +48,15 @@ class _Weighed(NamedTuple):
     expected_s: float
     on_time: float
     value: float
+
+
+class _Tried(NamedTuple):
+    """The last request of an application that was tried although it looked hopeless; from when on, and after how many
+    times as long as usual, another one is."""
+
+    number: int
+    again_s: float
+    times: int
 
 
 class Latencies:
@@ -158,6 +168,7 @@ class Orloj(Policy):
         self._present: Counter[str] = Counter()
         self._news = 0  # observations that should not wait until so many have come
         self._probes: dict[str, Request] = {}  # by application
+        self._tried: dict[str, _Tried] = {}
         self._begin_s = float("inf")
         self._latencies = Latencies(self.knowledge, setup.law, ())
         self._heaps: dict[float, ScoreHeap] = {}  # by the speed of a worker
@@ -189,6 +200,7 @@ class Orloj(Policy):
         if len(applications) == 1:
             application = applications.pop()
             alone_s = seconds / self.setup.law.factors[len(requests)]
+            self._learn_of_try(application, requests, alone_s, now_s)
             known_s = self.knowledge.of(application).times_s
             beyond = alone_s < _NEWS * known_s[0] or known_s[-1] < _NEWS * alone_s
             self._news += beyond or not self.knowledge.familiar(application)
@@ -250,8 +262,9 @@ class Orloj(Policy):
         return self.last_chance_s(request)
 
     def expire(self, now_s: float) -> list[Refused]:
-        """But for one of an application that was long not observed: its run times may have fallen, which nobody would
-        learn if all of its requests were given up."""
+        """But for one of an application that was long not observed, or of which none that looked hopeless was long
+        tried: its run times may have fallen, or be shorter than those few that are known, which nobody would learn if
+        all such requests were given up."""
         found = []
         for refused in super().expire(now_s):
             request = refused.request
@@ -260,13 +273,30 @@ class Orloj(Policy):
             if not hopeless or not self._may_probe(application, now_s):
                 found.append(refused)
                 continue
+            times = self._tried[application].times if application in self._tried else 1
+            self._tried[application] = _Tried(request.number, now_s + times * self._between_tries_s(application), times)
             self.queued[request.number] = self._probes[application] = request
             self._present[application] += 1
             heappush(self._ends, (request.last_s, request.number))
         return found
 
+    def _between_tries_s(self, application: str) -> float:
+        return max(_PROBE_S, self._means[application] / _PROBE_SHARE)
+
+    def _learn_of_try(self, application: str, requests: Sequence[Request], alone_s: float, now_s: float) -> None:
+        """A try that showed nothing new makes the next one rarer."""
+        tried = self._tried.get(application)
+        if tried is not None and tried.number == requests[0].number:
+            shown = alone_s < self.knowledge.of(application).times_s[0]
+            times = 1 if shown else min(2 * tried.times, _RARELY)
+            self._tried[application] = _Tried(-1, now_s + times * self._between_tries_s(application), times)
+
     def _may_probe(self, application: str, now_s: float) -> bool:
-        """Whether it was not observed for long enough: those who come while a probe runs may be late by it."""
+        """Whether it was not observed for long enough, or none was tried: those who come while a probe runs may be late
+        by it."""
+        tried = self._tried.get(application)
+        if now_s >= (tried.again_s if tried else self._begin_s + self._between_tries_s(application)):
+            return True
         unseen_s = now_s - max(self.knowledge.known_since(application), self._begin_s)
         if unseen_s < _PROBE_S:
             return False

@@ -66,8 +66,8 @@ class RemoteTrial:
         self._follow(answer)
 
     def catch_up(self, step: int | None = None) -> None:
-        """Tell what could not be told before, since the tuner was gone: of the steps before this one, or all. A run that
-        has begun before them tells them itself. Raises TunerGone."""
+        """Tell what could not be told before, since the tuner was gone: of the steps before this one, or all. A run
+        that has begun before them tells them itself. Raises TunerGone."""
         if self._rank != 0 or not self._untold.exists():
             return
         untold = dict(json.loads(line) for line in self._untold.read_text(encoding="utf-8").splitlines())
