@@ -144,7 +144,8 @@ def evaluate(jobs: Sequence[HistoryJob], trees: int = TREES, seed: int = 0) -> R
         len(true),
         split,
         sum(a.runs == 0 for a in answers[0]) / len(true),
-        sum(a.low <= t <= a.high for a, t in zip(answers[0], true, strict=True)) / len(true),
+        sum(a.low * (1 - _SAME) <= t <= a.high * (1 + _SAME) for a, t in zip(answers[0], true, strict=True))
+        / len(true),
         scores,
     )
 

@@ -6,6 +6,7 @@ Every name is defined in :class:`Metrics`, and described in docs/operations.md.
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 from collections import Counter as Tally
 from collections.abc import Mapping
@@ -261,5 +262,6 @@ class Metrics:
         for sample in (s for family in families for s in family.samples):
             name = sample.name.removesuffix("_total")
             counter = self._counters.get(name)
-            if counter is not None and name != sample.name and set(sample.labels) == set(self._labels[name]):
+            known = counter is not None and name != sample.name and set(sample.labels) == set(self._labels[name])
+            if counter is not None and known and 0 <= sample.value < math.inf:
                 (counter.labels(**sample.labels) if sample.labels else counter).inc(sample.value)

@@ -79,17 +79,21 @@ class ServingClient:
     def __init__(
         self, url: str, token: str | None = None, certificates: str | None = None, wait_s: float = _WAIT_S
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:  # no port, or an address with one bracket
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
             raise ServingError(f"{url!r} must read http://HOST:PORT or https://HOST:PORT")
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         self._connection: http.client.HTTPConnection
         if parts.scheme == "https":
             trusted = ssl.create_default_context(cafile=certificates)
-            self._connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=wait_s, context=trusted)
+            self._connection = http.client.HTTPSConnection(host, port, timeout=wait_s, context=trusted)
         else:
-            self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=wait_s)
+            self._connection = http.client.HTTPConnection(host, port, timeout=wait_s)
 
     def __enter__(self) -> ServingClient:
         return self

@@ -62,6 +62,8 @@ def _job(row: Mapping[str, str], where: str) -> ShareJob:
         whole(row[field], where, field, least)
         for field, least in (("iterations", 1), ("persistent_bytes", 0), ("ephemeral_bytes", 0))
     )
+    if not iterations * iter_s <= LONGEST_S:
+        raise TraceError(f"{where}: {iterations} iterations of {iter_s:g} s: a job takes at most {LONGEST_S:g} s")
     demand = Demand(persistent, ephemeral)
     return ShareJob(row["job_id"], round(arrival_s * NS), iterations, round(iter_s * NS), demand, row.get("class", ""))
 

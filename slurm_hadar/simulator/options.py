@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from slurm_hadar.config import ROUND_S, GuardSection
@@ -15,7 +15,7 @@ from slurm_hadar.simulator.traces.model import Trace
 from slurm_hadar.simulator.virtual.faults import Faults
 from slurm_hadar.simulator.virtual.forked import Consolidation
 
-__all__ = ["DEFAULT_CLUSTER", "SimOptions", "unlimited"]
+__all__ = ["DEFAULT_CLUSTER", "SimOptions", "unlimited", "within"]
 
 DEFAULT_CLUSTER = "v100:5x4,p100:5x4,k80:5x4"
 
@@ -129,12 +129,28 @@ class SimOptions:
             "report_s",
             "save_s",
             "self_start_s",
-            "phase_s",
             "event_round_s",
             "asked_s",
         ):
             if not 0 <= (getattr(self, name) or 0.0) < math.inf:
                 raise ConfigError(f"{name} {getattr(self, name):g}: must be a number of at least 0")
+        if not math.isfinite(self.phase_s or 0.0):
+            raise ConfigError(f"phase_s {self.phase_s:g}: must be a number")
+
+
+def within(trace: Trace, guard: GuardSection) -> Trace:
+    """The same jobs, as a controller with this guard would take them: none weighs more than it grants. What of it
+    cannot be simulated is told."""
+    told = []
+    if guard.exempt_users or guard.exempt_qos or guard.exempt_partitions:
+        told.append("all jobs are steered: guard.exempt_users, exempt_qos and exempt_partitions are not simulated")
+    if guard.max_weight_by_qos:
+        told.append("no job has a QOS, and guard.max_weight_by_qos grants nothing")
+    most = {j.account: guard.max_weight_by_account.get(j.account, guard.max_weight) for j in trace.jobs}
+    jobs = tuple(replace(j, weight=min(j.weight, most[j.account])) for j in trace.jobs)
+    if lowered := sum(1 for now, before in zip(jobs, trace.jobs, strict=True) if now.weight < before.weight):
+        told.append(f"{lowered} of {len(jobs)} jobs weigh no more than guard.max_weight grants them")
+    return replace(trace, jobs=jobs, assumptions=(*trace.assumptions, *told))
 
 
 def unlimited() -> GuardSection:

@@ -141,6 +141,28 @@ def test_the_sites_configuration_holds_where_it_is_named(hadar: Any, trace: str,
     assert (json.loads(own)["round_s"], json.loads(both)["round_s"]) == (100, 50)
 
 
+def test_no_job_weighs_more_than_the_site_grants(hadar: Any, tmp_path: Path) -> None:
+    """Where a configuration is named; what is not simulated of the guard is told."""
+    trace, config = tmp_path / "w.csv", tmp_path / "c.toml"
+    rows = [f"{n},0,{'ab'[n % 2]},1,1000,{100 if n % 2 else 1},1" for n in range(8)]
+    trace.write_text("job_id,arrival_s,account,gpus,steps,weight,steps_per_s:v100\n" + "\n".join(rows) + "\n")
+
+    def ends(*guard: str) -> tuple[list[float], str]:
+        config.write_text("[guard]\n" + "\n".join(guard) + "\n")
+        words = ("--trace", str(trace), "--cluster", "v100:1x1", "--config", str(config), "--no-bounds")
+        code, said, _ = hadar(*words, "--jobs-csv", str(tmp_path / "jobs.csv"))
+        assert code == 0
+        jobs = list(csv.DictReader((tmp_path / "jobs.csv").read_text().splitlines()))
+        return [sum(float(j["jct_s"]) for j in jobs if int(j["job_id"]) % 2 == odd) for odd in (0, 1)], said
+
+    (light, heavy), said = ends("max_weight = 1000")
+    assert heavy < 0.6 * light and "guard" not in said
+    (light, heavy), said = ends()
+    assert heavy > 0.8 * light and "4 of 8 jobs weigh no more than guard.max_weight grants them" in said
+    (light, heavy), said = ends('exempt_users = ["a"]', "[guard.max_weight_by_account]", "b = 1000")
+    assert heavy < 0.6 * light and "exempt_partitions are not simulated" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

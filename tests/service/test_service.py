@@ -273,10 +273,12 @@ class TestMetrics:
     def test_a_file_that_is_not_ours_or_cannot_be_written(self, site: Site, tmp_path: Path) -> None:
         """Counters begin at 0; a directory that is not there costs a line, not the round."""
         file = tmp_path / "hadar.prom"
-        file.write_text("{{{ no metrics")
-        with site.service(f"metrics.textfile={file}", once=True) as service:
-            service.round()
-        assert 'hadar_rounds_total{result="done"} 1.0' in file.read_text()
+        counter = 'hadar_rounds_total{result="done"} '
+        for text in ("{{{ no metrics", *(f"# TYPE hadar_rounds_total counter\n{counter}{n}\n" for n in ("-5", "NaN"))):
+            file.write_text(text)
+            with site.service(f"metrics.textfile={file}", once=True) as service:
+                service.round()
+            assert f"{counter}1.0" in file.read_text()
         with site.service(f"metrics.textfile={tmp_path}/gone/hadar.prom", once=True) as service:
             assert service.round().plan is not None
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError, ServingError
-from slurm_hadar.serving.client import request_body, trace_of
+from slurm_hadar.serving.client import ServingClient, request_body, trace_of
 from slurm_hadar.serving.scheduling.request import MISS, Step
 from slurm_hadar.serving.server.model import ModelInfo, TensorSpec, load_models
 from slurm_hadar.serving.server.protocol import encode, encode_in_pieces, read_request
@@ -151,6 +151,12 @@ def test_costs_arrive_as_the_client_has_them(late_costs: dict[float, float]) -> 
     asked = read_request(json.dumps(body).encode(), info)
 
     assert asked.steps == tuple(Step(after / 1e3, cost) for after, cost in late_costs.items())
+
+
+@pytest.mark.parametrize("url", ["", "h:1", "ftp://h", "http://", "http://h:99999", "http://h:abc", "http://[::1"])
+def test_where_a_server_cannot_be(url: str) -> None:
+    with pytest.raises(ServingError, match="must read http://HOST:PORT"):
+        ServingClient(url)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"inputs": NaN}', b"[" * 100_000])

@@ -319,6 +319,27 @@ def test_an_application_that_became_faster_is_found_out() -> None:
     assert result.on_time[60:].all()
 
 
+@pytest.mark.parametrize("known", [0, 1, 50])
+def test_what_is_shorter_than_all_that_is_known_is_found_out(known: int) -> None:
+    """Though longer ones of the same application are served all the while."""
+    long = [TracedRequest(n * 1.0, "a", 0.1, n + 0.3) for n in range(300)]
+    short = [TracedRequest(n + 0.5, "a", 0.005, n + 0.55) for n in range(100, 300)]
+    trace = tuple(sorted(long + short, key=lambda request: request.arrival_s))
+
+    result = simulate(trace, Name.ORLOJ, ServeOptions(LAW, profiled=known))
+
+    assert result.on_time.sum() >= len(trace) - 20 and result.on_time[-100:].all()
+
+
+def test_what_is_hopeless_again_and_again_is_tried_ever_more_rarely() -> None:
+    trace = tuple(TracedRequest(n * 0.5, "a", 0.1, n * 0.5 + (0.3 if n % 2 else 0.05)) for n in range(40_000))
+
+    result = simulate(trace, Name.ORLOJ, ServeOptions(LAW, profiled=50))
+
+    tried = [end for end in result.ends_s[::2] if not math.isnan(end)]
+    assert result.on_time[1::2].mean() > 0.999 and len(tried) < 60
+
+
 def test_to_find_that_out_costs_the_others_little() -> None:
     """Each trial of the slow one takes 300 ms in which 25 others come."""
     trace = [TracedRequest(n * 0.012, "quick", 0.005, n * 0.012 + 0.1) for n in range(5000)]

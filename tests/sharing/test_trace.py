@@ -47,6 +47,7 @@ def test_jobs_come_by_arrival(tmp_path: Path) -> None:
         (HEADER + "\na,0,1e300,1,1,1\n", ":2: iterations must be at most 1e.15, not '1e300'"),
         (HEADER + "\na,0,1,0,1,1\n", ":2: iter_s must be above 0, not '0'"),
         (HEADER + "\na,0,1,1e-12,1,1\n", ":2: iter_s must be from 1e-09 to 1e.09, not '1e-12'"),
+        (HEADER + "\na,0,1e15,1,1,1\n", ":2: 1000000000000000 iterations of 1 s: a job takes at most 1e.09 s"),
         (HEADER + "\na,0,1,nan,1,1\n", ":2: iter_s must be a number, not 'nan'"),
         (HEADER + "\na,0,1,1,-5,1\n", ":2: persistent_bytes must be a whole number of at least 0, not '-5'"),
         (HEADER + "\na,0,1,1,1,much\n", ":2: ephemeral_bytes must be a number, not 'much'"),

@@ -107,6 +107,16 @@ def test_new_jobs_are_noticed_when_slurm_is_asked_for_them(
     assert [r.time_s for r in result.rounds][:6] == [0.0, 30.0, 60.0, 102.0, 132.0, 200.5]
 
 
+def test_rounds_are_due_whole_rounds_before_their_phase_too(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace]
+) -> None:
+    jobs, options = trace(job("a", 10.0, steps=100, v100=1)), SimOptions("v100:1x1", phase_s=50.0)
+
+    before = simulate(jobs, fifo(), replace(options, phase_s=50.0 - 10 * options.round_s))
+
+    assert before.jobs == simulate(jobs, fifo(), options).jobs and before.rounds[0].time_s == 50.0 - options.round_s
+
+
 def test_slurm_starts_by_itself_what_no_round_has_seen(
     job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
 ) -> None:

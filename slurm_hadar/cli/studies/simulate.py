@@ -23,7 +23,7 @@ from slurm_hadar.model import Fork, Kept, Mix, Pairing
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.history import gpu_types_of
 from slurm_hadar.simulator.nodes import cluster_nodes
-from slurm_hadar.simulator.options import DEFAULT_CLUSTER, SimOptions
+from slurm_hadar.simulator.options import DEFAULT_CLUSTER, SimOptions, within
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import bounds_of
 from slurm_hadar.simulator.run import simulate as run_simulation
@@ -122,7 +122,8 @@ def inputs(
     types_of = node_types(types or "")
     table, options = scene(SceneOptions(**given), types_of)
     gpus = gpus_of(options.cluster)
-    return read_trace(source, table, trace_format, types_of, options.seed, gpus), table, options
+    trace = read_trace(source, table, trace_format, types_of, options.seed, gpus)
+    return trace if options.guard is None else within(trace, options.guard), table, options
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,8 @@ class TraceJob:
 
 @dataclass(frozen=True)
 class Trace:
-    """A trace: jobs in order of arrival. ``assumptions`` are what had to be assumed to read it, a line each."""
+    """A trace: jobs in order of arrival. ``assumptions`` are what had to be assumed to read and simulate it, a line
+    each."""
 
     name: str
     format: str
