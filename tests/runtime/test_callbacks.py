@@ -217,6 +217,18 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.Capt
     assert "gen-0-step-8 is passed over: file is damaged" in capsys.readouterr().err
 
 
+def test_another_number_of_workers_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = course(tmp_path)
+    first.find()
+    first.save(4, put("four"))
+    manifest = tmp_path / "gen-0-step-4" / "manifest.json"
+    for world in (1, 2):
+        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"world": world}))
+        assert course(tmp_path).find() is not None
+        told = "WARNING: gen-0-step-4 was saved by 2 workers, and 1 go on" in capsys.readouterr().err
+        assert told == (world == 2)
+
+
 def test_a_failed_write_leaves_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever the library raises: one line, the training goes on, and the earlier checkpoint stays."""
     run = course(tmp_path)

@@ -95,11 +95,16 @@ class Course:
         if self.gang.leads:
             try:
                 self._store.claim()
-                found, _ = self._store.newest(lambda _found: None) or (None, None)
+                found, world = self._store.newest(self._world_of) or (None, None)
                 if found is not None and not self._store.sealed and not files.unsafe_allowed():
                     own.check_tree(found.path, unchanged=True)  # libraries do not load all that they save safely
                 if found is not None and not (found.path / self._library).is_dir():
                     error = f"{found.path} was not saved by this callback; remove it, or give the callback a name="
+                elif found is not None and world != self.gang.world:
+                    say(
+                        f"WARNING: {found.name} was saved by {world} workers, and {self.gang.world} go on: data and "
+                        "random numbers are not those that the training would have seen"
+                    )
             except CheckpointError as problem:
                 error = str(problem)
         found, error, self._store.follows = self.gang.broadcast((found, error, self._store.follows))
@@ -113,6 +118,10 @@ class Course:
         self._found, self.saved_step = found, found.step
         folder: Path = found.path / self._library
         return folder
+
+    def _world_of(self, checkpoint: Checkpoint) -> int:
+        assert self._store is not None
+        return int(self._store.manifest(checkpoint)["world"])
 
     def begin(self, step: int, total_steps: int) -> None:
         """The library has loaded what :meth:`find` gave it, and begins at ``step``; ``total_steps`` -1: unknown."""

@@ -20,7 +20,8 @@ _PLAIN = (bool, int, float, str, type(None))
 def named(part: Any) -> dict[str, Any]:
     """{name: object with state_dict}, the wrappers of DDP and torch.compile taken off.
 
-    Raises CheckpointError for a model wrapped by FSDP's first version, whose state only all ranks together can take.
+    Raises CheckpointError for a model wrapped by FSDP's first version and for a ``ZeroRedundancyOptimizer``, whose
+    state only all ranks together can take.
     """
     if part is None:
         return {}
@@ -77,6 +78,7 @@ def _unwrap(part: Any) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     _refuse_fsdp1(part)
+    _refuse_zero(part)
     while True:
         if isinstance(part, (DistributedDataParallel, DataParallel)):
             part = part.module
@@ -92,6 +94,15 @@ def _refuse_fsdp1(part: Any) -> None:
     if any(isinstance(m, fsdp.FullyShardedDataParallel) for m in modules):  # type: ignore[union-attr]
         raise CheckpointError(
             "FullyShardedDataParallel (FSDP1) is not supported: use torch.distributed.fsdp.fully_shard"
+        )
+
+
+def _refuse_zero(part: Any) -> None:
+    zero = sys.modules.get("torch.distributed.optim")
+    if zero is not None and isinstance(part, getattr(zero, "ZeroRedundancyOptimizer", ())):
+        raise CheckpointError(
+            "ZeroRedundancyOptimizer is not supported, since no worker has its whole state: use a plain optimizer "
+            "under torch.distributed.fsdp.fully_shard"
         )
 
 

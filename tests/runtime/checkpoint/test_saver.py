@@ -279,3 +279,12 @@ def test_fsdp1_is_refused(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     with pytest.raises(CheckpointError, match=r"use torch\.distributed\.fsdp\.fully_shard"):
         slurm_hadar.train(wrapped, optimizer, total_steps=1, directory=tmp_path)
+
+
+def test_zero_is_refused(tmp_path: Path) -> None:
+    """No save of it would ever succeed."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    optimizer = ZeroRedundancyOptimizer.__new__(ZeroRedundancyOptimizer)
+    with pytest.raises(CheckpointError, match="ZeroRedundancyOptimizer is not supported"):
+        slurm_hadar.train(torch.nn.Linear(2, 1), optimizer, total_steps=1, directory=tmp_path)
