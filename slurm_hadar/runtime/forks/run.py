@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import re
 import sys
 import time
@@ -16,6 +17,7 @@ from slurm_hadar.forks import Span
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.checkpoint.parts import restore, state_of
+from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks import weights
 from slurm_hadar.runtime.forks.meeting import Commit, Heartbeat, MeetingDirectory, Offer
@@ -151,6 +153,8 @@ class ForkedRun:
         self._link = Link(spec.gang, resumable=True)
         self._ending = Ending()
         self._wanted = False
+        self._turns = Turns(self._parts["optimizer"].values())
+        self._period: _OwnPeriod | None = None  # the one that was begun
         self._loaded: Commit | None = None
         self._stall_s: float | None = None
         self._lost_s = self._trained_s = 0.0
@@ -158,6 +162,7 @@ class ForkedRun:
         if self._gang.leads:
             self._meeting = MeetingDirectory(place.directory, place.copy)
             self._heartbeat = Heartbeat(self._meeting)
+            atexit.register(self._heartbeat.stop)  # of a loop that was left, and not entered again
             self._member = Member(self._meeting, place.restart, place.period, self._merge)
         self._directory = place.directory
         self._commit = self._begin(place)
@@ -181,22 +186,30 @@ class ForkedRun:
         self._wanted = True
 
     def __iter__(self) -> Iterator[Any]:
+        self._turns.start()
         try:
             with self._ending:
                 while not self._commit.complete:
-                    share = self._gang.broadcast(self._member.share(self._commit) if self._member else None)
-                    period = _OwnPeriod(share, self.own_steps)
-                    if share:
-                        self._start()
-                        yield from self._batches(period)
+                    period = self._period or self._next_period()
+                    yield from self._batches(period)
+                    self._period = None
                     trained_s = time.monotonic() - period.began
                     self._trained_s += trained_s
                     self._consolidate(period, trained_s)
                 self._ending.safe = True
+        except GeneratorExit:  # left by ``break``: the period goes on where the loop is entered again
+            raise
+        except BaseException:
+            self._stop_beating()
+            raise
         finally:
-            if self._heartbeat is not None:
-                self._heartbeat.stop()
+            self._turns.stop()
+        self._stop_beating()
         self._leave()
+
+    def _stop_beating(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
 
     # Beginning and end
 
@@ -241,6 +254,13 @@ class ForkedRun:
 
     # A period
 
+    def _next_period(self) -> _OwnPeriod:
+        share = self._gang.broadcast(self._member.share(self._commit) if self._member else None)
+        self._period = _OwnPeriod(share, self.own_steps)
+        if share:
+            self._start()
+        return self._period
+
     def _start(self) -> None:
         rates, dealt = self._commit.rates, sum(forks.count(spans) for spans in self._commit.shares.values())
         own = rates.get(self.copy, 0.0)
@@ -255,19 +275,30 @@ class ForkedRun:
         return sum(rates) / max(rates) if rates and max(rates) > 0 else 1.0
 
     def _batches(self, period: _OwnPeriod) -> Iterator[Any]:
-        """The batches of the share, until the period is over. What comes after a ``yield`` is the end of a step."""
-        for start, stop in period.share:
+        """The batches of the share that were not made yet, until the period is over. What comes after a ``yield`` is
+        the end of a step; a turn that leaves the loop is one if an optimizer has stepped."""
+        for start, stop in forks.less(period.share, period.made):
             self._feed.seek(start, self._commit.epoch_batches)
             for index in range(start, stop):
-                yield self._feed.next()
-                self._clock.made += 1
-                self.own_steps += 1
-                period.add(index)
-                self._link.count(self.own_steps)
+                batch = self._feed.next()
+                try:
+                    yield batch
+                except GeneratorExit:
+                    if self._turns.stepped:
+                        self._made(period, index)
+                    raise
+                self._made(period, index)
                 if self._pace is not None:
                     self._pace.wait()
                 if self._is_over(period):
                     return
+
+    def _made(self, period: _OwnPeriod, index: int) -> None:
+        self._clock.made += 1
+        self.own_steps += 1
+        period.add(index)
+        self._turns.end()
+        self._link.count(self.own_steps)
 
     def _is_over(self, period: _OwnPeriod) -> bool:
         """Look, now and then, whether the period shall end before the share is done; the same on all workers."""

@@ -134,6 +134,29 @@ def test_steps_are_those_of_a_job_that_is_not_forked(copies: Copies) -> None:
     assert together == Counter(tuple(sorted(line["samples"])) for line in alone.lines(0))
 
 
+@pytest.mark.parametrize(
+    ("head", "end"),
+    [("if run.epoch != epoch: break", ""), ("", "if run.own_steps % 12 == 11: break")],
+    ids=["before the step", "behind it"],
+)
+def test_a_loop_that_is_left_and_entered_again_goes_on(
+    copies: Copies, monkeypatch: pytest.MonkeyPatch, head: str, end: str
+) -> None:
+    """As by a loop over epochs around it: each step is made once, and the copy is not taken for dead meanwhile."""
+    total = 12 * 10
+    first, last = SCRIPT.index("for x, y in run:"), SCRIPT.index('print(json.dumps({"end"')
+    body = "".join(f"    {line}\n" for line in SCRIPT[first:last].splitlines())
+    loop = body.replace("in run:\n", f"in run:\n        {head or 'pass'}\n") + f"        {end or 'pass'}\n"
+    around = f"for epoch in range(100):\n{loop}    if run.step >= total: break\n"
+    monkeypatch.setitem(globals(), "SCRIPT", SCRIPT[:first] + around + SCRIPT[last:])
+
+    ends = results([copies.start(c, total=total, period="25") for c in range(2)])
+
+    assert [e["end"] for e in ends] == [total] and copies.newest.step == total
+    seen = Counter(tuple(sorted(line["samples"])) for c in range(2) for line in copies.lines(c))
+    assert sum(seen.values()) == total and set(seen.values()) == {1}
+
+
 def test_a_killed_copy_loses_only_its_own_period(copies: Copies, waiting: Callable[..., object]) -> None:
     """The others end with all steps done; what the killed one had not offered is done anew."""
     processes = [copies.start(c, total=800) for c in range(3)]
