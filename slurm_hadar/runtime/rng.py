@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import random
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 __all__ = ["capture", "restore", "seed"]
 
 
 def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
-    """States of Python's, NumPy's (if imported), PyTorch's CPU and current CUDA generator, and of ``generators``."""
+    """States of Python's, NumPy's (if imported), PyTorch's CPU and current CUDA generator, and of ``generators``
+    (:func:`slurm_hadar.runtime.batches.generators.generators_of`)."""
     import torch
 
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
@@ -21,7 +23,9 @@ def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
         states["numpy"] = (kind, [int(k) for k in keys], *(rest[0], rest[1], float(rest[2])))
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state()
-    states["generators"] = [g.get_state() for g in generators]
+    held = list(generators)
+    states["generators"] = [g.get_state() for g in held]
+    states["held"] = _paths(held)
     return states
 
 
@@ -38,8 +42,24 @@ def restore(states: dict[str, Any], generators: Iterable[Any] = ()) -> None:
         numpy.random.set_state(tuple(states["numpy"]))
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
-    for generator, state in zip(generators, states["generators"], strict=False):
+    held = list(generators)
+    if "held" in states:
+        known = dict(zip(states["held"], states["generators"], strict=True))
+        pairs = [(g, known[path]) for g, path in zip(held, _paths(held), strict=True) if path in known]
+    else:  # of a version that knew PyTorch's only, by their places
+        pairs = [(g, s) for g, s in zip(held, states["generators"], strict=False) if isinstance(s, torch.Tensor)]
+    for generator, state in pairs:
         generator.set_state(state)
+
+
+def _paths(generators: Sequence[Any]) -> list[str]:
+    """Where each is held, told apart: of several loaders those of the same name."""
+    seen: Counter[str] = Counter()
+    found = []
+    for generator in generators:
+        seen[generator.path] += 1
+        found.append(f"{generator.path}@{seen[generator.path]}")
+    return found
 
 
 def seed(base: int, number: int, generators: Iterable[Any] = ()) -> None:

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.shares import Shares
-from slurm_hadar.runtime.checkpoint.forgotten import Forgotten
+from slurm_hadar.runtime.checkpoint.forgotten import Forgotten, generators_beside
 from slurm_hadar.runtime.checkpoint.parts import also_of, classes_of, named, restore
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
 from slurm_hadar.runtime.checkpoint.saver import Saver
@@ -35,7 +36,7 @@ from slurm_hadar.runtime.checkpoint.store import Checkpoint
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun, fork_place
-from slurm_hadar.runtime.progress.endings import Ending
+from slurm_hadar.runtime.progress.endings import Ending, die
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.spec import TrainingSpec
 from slurm_hadar.runtime.workers.balance import BY_HAND, Balance, is_wanted
@@ -128,14 +129,22 @@ def train(
     store = store_here(directory, name, keep)
     link = Link(gang, resumable=store is not None)
     saver = Saver(store, gang, link, async_save) if store is not None else None
-    return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance)
+    drawn_from = [*feed.drawn_from, *(one.of for one in with_state.values() if hasattr(one, "of"))]
+    beside = generators_beside(sys._getframe(1), drawn_from)  # noqa: SLF001 - what the script has where it calls this
+    return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance, beside)
 
 
 class Run:
     """One run of a training; iterate over it for batches. Made by :func:`train`."""
 
     def __init__(
-        self, spec: TrainingSpec, every: SaveEvery, link: Link, saver: Saver | None, balance: Balance | None = None
+        self,
+        spec: TrainingSpec,
+        every: SaveEvery,
+        link: Link,
+        saver: Saver | None,
+        balance: Balance | None = None,
+        beside: Mapping[str, Any] | None = None,
     ) -> None:
         self.step = 0
         self.worker_batch, self.total_steps = spec.worker_batch, spec.total_steps
@@ -144,7 +153,7 @@ class Run:
         self._link, self._saver, self._balance = link, saver, balance
         self._turns = Turns(self._parts.get("optimizer", {}).values())
         saved = [item for part in self._parts.values() for item in part.values()]
-        self._forgotten = Forgotten(saved, self._turns, link)
+        self._forgotten = Forgotten(saved, self._turns, link, beside or {})
         self._ending = Ending()
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
@@ -174,6 +183,7 @@ class Run:
             self._balance.computed()
 
     def __iter__(self) -> Iterator[Any]:
+        self._end_if_asked()
         if self._saver is not None:
             self._saver.begins(over=self.step >= self.total_steps)
         if self._pace is not None:
@@ -224,12 +234,24 @@ class Run:
             return
         if self._gang.world == 1:
             self._try_save(wait=True, ends=True)
+            self._ending.later = self._ending.asked and self._saver.saved_step == self.step
+            if self._ending.later:
+                say(
+                    f"told to end (SIGTERM) as the loop was left: step {self.step} is saved, and saved again with what "
+                    "the script does until it enters the loop again, if there is time"
+                )
         elif wanted and self._gang.leads:
             self._wanted = False
             say(
                 "WARNING: nothing was saved: the loop was left in the turn in which run.save() was called, and several "
                 "workers save together, when a turn is over or, on all of them, behind the loop"
             )
+
+    def _end_if_asked(self) -> None:
+        """Told to end in the turn that had left the loop: what the script has done since belongs to it."""
+        if self._ending.later:
+            self._try_save(wait=True, ends=True)
+            die()
 
     def _count(self) -> None:
         self.step += 1
@@ -282,6 +304,8 @@ class Run:
             self._wanted = True
         else:
             self._save(wait=True)
+            if self._ending.later:
+                die()
 
     def _save(self, wait: bool) -> None:
         assert self._saver is not None

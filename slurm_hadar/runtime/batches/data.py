@@ -98,6 +98,11 @@ class Feed:
             return None
 
     @property
+    def drawn_from(self) -> list[Any]:
+        """What the source draws from, and is kept with the position."""
+        return [generator.of for generator in self._generators]
+
+    @property
     def batch_size(self) -> int | None:
         """The source's own: samples of one worker. None where it tells none."""
         for part in (getattr(self._source, "batch_sampler", None), self._source):

@@ -1,123 +1,255 @@
-"""The random number generators that a script gives its loaders and samplers."""
+"""The random number generators that a script draws its data from, and what its data count, wherever they are held.
+
+A loader, a sampler, a dataset, a function or an object of the script's own may hold them at any depth: a ``Subset`` of
+a dataset whose transform has one, a function that calls another, which has one in its closure. So all that is held is
+gone through, as far as it is Python's (our definition).
+"""
 
 from __future__ import annotations
 
-import contextlib
-import inspect
+import copy
+import functools
+import os
 import random
 import sys
+import types
 import weakref
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["generators_of"]
+__all__ = ["followed", "generators_of"]
 
+_MOST = 20_000  # of objects that are looked at: some milliseconds
+_WIDEST = 1024  # of lists and dicts: longer ones are data
+_DEEPEST = 12
+_WITHIN = "\0"  # between the name of a dict and a name in it
+_PLAIN = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.BuiltinFunctionType)
+#: What a loader makes for itself, and what other libraries' functions and our own objects hold is not the script's.
+_NOT_HELD = frozenset({"_iterator"})
+_LIBRARIES = frozenset({"torch", "numpy", "slurm_hadar"})
 
-_first: weakref.WeakKeyDictionary[Any, dict[str, int]] = weakref.WeakKeyDictionary()  # as a sampler was first seen
+_first: dict[int, tuple[weakref.ref[Any], dict[str, float]]] = {}  # what counts, as it was first seen
 
 
 def generators_of(source: Any) -> list[Any]:
     """What the script draws its order from, whose states belong to the position: generators of PyTorch, NumPy and
-    Python in its loaders, samplers, datasets and functions, and what its samplers count.
+    Python, and the numbers of its samplers and data that change.
 
-    Each has ``get_state``, ``set_state`` and ``manual_seed``. PyTorch's that are named ``generator`` come first, as in
-    all versions.
+    Each is ``of`` something that is held at ``path``, and has ``get_state``, ``set_state`` and ``manual_seed``.
+    PyTorch's that are named ``generator``, of loader and samplers, come first, as in all versions.
     """
-    held = [] if hasattr(source, "sampler") else _held_by(source)
-    loaders = [source, *_loaders_in(held)]
-    samplers = [sampler for loader in loaders for sampler in _samplers_of(loader)]
-    named = [getattr(holder, "generator", None) for holder in (*loaders, *samplers)]
-    for holder in (*loaders, *samplers, *(getattr(loader, "dataset", None) for loader in loaders)):
-        held += [value for _, value in sorted(getattr(holder, "__dict__", {}).items())]
-    unique = {id(one): one for one in (*named, *held)}
-    found = [known for one in unique.values() if (known := _followed(one)) is not None]
-    counting = {id(sampler): sampler for sampler in samplers if hasattr(sampler, "__dict__")}
-    return [*found, *(_Counts(sampler) for sampler in counting.values())]
+    found = list(_held(source))
+    batches = getattr(source, "batch_sampler", None)
+    holders = (source, getattr(source, "sampler", None), batches, getattr(batches, "sampler", None))
+    named = [id(g) for holder in holders if (g := getattr(holder, "generator", None)) is not None]
+    known = {id(one): drawn for path, one in found if (drawn := followed(path, one)) is not None}
+    first = [known[key] for key in dict.fromkeys(named) if key in known]
+    rest = [drawn for drawn in known.values() if drawn not in first]
+    data = [(path, one) for path, one in found if _is_data(one)]
+    return [*first, *rest, *(_Stateful(path, one) if _keeps_state(one) else _Counts(path, one) for path, one in data)]
 
 
-def _followed(one: Any) -> Any:
-    """Something of which a state can be kept; None for anything else."""
+def _held(source: Any) -> Iterator[tuple[str, Any]]:
+    """All that is held, each once, by the shortest path to it."""
+    seen = {id(source)}
+    queue: deque[tuple[str, int, Any]] = deque([("", 0, source)])
+    while queue and len(seen) < _MOST:
+        path, depth, one = queue.popleft()
+        yield path, one
+        if depth == _DEEPEST or followed(path, one) is not None:
+            continue
+        for name, value in _inside(one):
+            if not isinstance(value, _PLAIN) and id(value) not in seen:
+                seen.add(id(value))
+                queue.append((f"{path}.{name}", depth + 1, value))
+
+
+def _inside(one: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(one, dict):
+        yield from ((str(key), value) for key, value in (one.items() if len(one) <= _WIDEST else ()))
+    elif isinstance(one, (list, tuple, set, frozenset, deque)):
+        yield from ((str(n), value) for n, value in enumerate(one if len(one) <= _WIDEST else ()))
+    elif isinstance(one, functools.partial):
+        yield from (("func", one.func), ("args", one.args), ("keywords", one.keywords))
+    elif isinstance(one, types.MethodType):
+        yield from (("self", one.__self__), ("func", one.__func__))
+    elif isinstance(one, types.FunctionType):
+        yield from _in_function(one)
+    elif not _is_of_a_library(type(one), "slurm_hadar"):
+        yield from _attributes(one)
+
+
+def _attributes(one: Any) -> Iterator[tuple[str, Any]]:
+    """Those that are stored, without calling anything of it."""
+    for cls in type(one).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            member = vars(cls).get(name)
+            if isinstance(member, types.MemberDescriptorType):
+                try:
+                    yield name, member.__get__(one)
+                except AttributeError:  # it has no value yet
+                    continue
+    own = getattr(one, "__dict__", None)
+    if isinstance(own, dict):
+        yield from ((name, value) for name, value in own.items() if name not in _NOT_HELD)
+
+
+def _in_function(one: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What it has in its closure and as defaults, and the names of its module that it uses."""
+    if _is_of_a_library(one, *_LIBRARIES):
+        return
+    for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # it has no value yet
+            continue
+    yield from ((str(n), value) for n, value in enumerate(one.__defaults__ or ()))
+    yield from (one.__kwdefaults__ or {}).items()
+    for name in sorted(_names(one.__code__)):
+        if name in one.__globals__:
+            yield name, one.__globals__[name]
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Those that it and the functions within it use."""
+    within = (_names(part) for part in code.co_consts if isinstance(part, types.CodeType))
+    return set(code.co_names).union(*within)
+
+
+def _is_of_a_library(one: Any, *roots: str) -> bool:
+    return str(getattr(one, "__module__", "")).partition(".")[0] in roots
+
+
+def _is_data(one: Any) -> bool:
+    """Whether it is gone through, and may count how often: no container, loader or model. What counts the samples that
+    it is asked for is another matter: those that a resume leaves out are not loaded."""
+    kind = type(one)
+    goes = hasattr(kind, "__iter__")
+    other = isinstance(one, (dict, list, tuple, set, frozenset, deque)) or _is_of_a_library(kind, "slurm_hadar")
+    model = hasattr(kind, "named_parameters") or hasattr(kind, "num_workers") or hasattr(kind, "is_cuda")
+    return goes and not other and not model and isinstance(getattr(one, "__dict__", None), dict)
+
+
+def _keeps_state(one: Any) -> bool:
+    """Whether a sampler, or data, has states of its own to be asked for, of plain data."""
+    kind = type(one)
+    if not (hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")):
+        return False
+    try:
+        return _is_plain(one.state_dict())
+    except Exception:  # of the script: it is not ready to be asked
+        return False
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a checkpoint can hold it."""
+    if isinstance(value, dict):
+        return all(_is_plain(part) for pair in value.items() for part in pair)
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return isinstance(value, (bool, int, float, str, bytes, type(None))) or hasattr(type(value), "is_cuda")
+
+
+def followed(path: str, one: Any) -> Any:
+    """A generator of random numbers, of which a state can be kept; None for anything else."""
     if isinstance(one, random.Random):
-        return _Python(one)
+        return _Python(path, one)
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(one, numpy.random.Generator):
-        return _NumPy(one.bit_generator)
+        return _NumPy(path, one.bit_generator)
     if numpy is not None and isinstance(one, numpy.random.RandomState):
-        return _NumPy(one._bit_generator)  # noqa: SLF001 - get_state() is for MT19937 alone
-    return one if all(hasattr(one, name) for name in ("get_state", "set_state", "manual_seed")) else None
+        return _NumPy(path, one._bit_generator)  # noqa: SLF001 - get_state() is for MT19937 alone
+    kind = type(one)
+    return _Torch(path, one) if all(hasattr(kind, n) for n in ("get_state", "set_state", "manual_seed")) else None
+
+
+class _Torch:
+    def __init__(self, path: str, generator: Any) -> None:
+        self.path, self.of = path, generator
+        self.get_state, self.set_state = generator.get_state, generator.set_state
+        self.manual_seed = generator.manual_seed
 
 
 class _Python:
-    def __init__(self, generator: random.Random) -> None:
-        self._generator = generator
+    def __init__(self, path: str, generator: random.Random) -> None:
+        self.path, self.of = path, generator
 
     def get_state(self) -> Any:
-        return self._generator.getstate()
+        return self.of.getstate()
 
     def set_state(self, state: Any) -> None:
         version, keys, gauss = state
-        self._generator.setstate((version, tuple(keys), gauss))
+        self.of.setstate((version, tuple(keys), gauss))
 
     def manual_seed(self, seed: int) -> None:
-        self._generator.seed(seed)
+        self.of.seed(seed)
 
 
 class _NumPy:
-    def __init__(self, bits: Any) -> None:
-        self._bits = bits
+    def __init__(self, path: str, bits: Any) -> None:
+        self.path, self.of = path, bits
 
     def get_state(self) -> Any:
-        return self._bits.state
+        return self.of.state
 
     def set_state(self, state: Any) -> None:
-        self._bits.state = state
+        self.of.state = state
 
     def manual_seed(self, seed: int) -> None:
-        self._bits.state = type(self._bits)(seed).state
+        self.of.state = type(self.of)(seed).state
 
 
-class _Counts:
-    """The whole numbers of a sampler that are not what they were at first, as of one that counts its own epochs."""
+class _Stateful:
+    """A sampler, or data, by its own word."""
 
-    def __init__(self, holder: Any) -> None:
-        self._holder = holder
-        with contextlib.suppress(TypeError):  # one that cannot be known again
-            _first.setdefault(holder, self._numbers())
+    def __init__(self, path: str, holder: Any) -> None:
+        self.path, self.of = f"{path}$", holder
 
-    def get_state(self) -> dict[str, int]:
-        first = _first.get(self._holder, {})
-        return {name: value for name, value in self._numbers().items() if first.get(name, value) != value}
+    def get_state(self) -> Any:
+        return copy.deepcopy(self.of.state_dict())
 
-    def set_state(self, state: dict[str, int]) -> None:
-        for name in state.keys() & self._numbers().keys():
-            setattr(self._holder, name, state[name])
+    def set_state(self, state: Any) -> None:
+        self.of.load_state_dict(copy.deepcopy(state))
 
     def manual_seed(self, seed: int) -> None:
         """What it counts is no chance."""
 
-    def _numbers(self) -> dict[str, int]:
-        return {name: value for name, value in vars(self._holder).items() if type(value) is int}
 
+class _Counts:
+    """The numbers of a sampler or of data that are not what they were at first: those of one that counts its
+    epochs, or how far it is."""
 
-def _samplers_of(loader: Any) -> list[Any]:
-    batches = getattr(loader, "batch_sampler", None)
-    return [getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)]
+    def __init__(self, path: str, holder: Any) -> None:
+        self.path, self.of = f"{path}#", holder
+        known, _ = _first.get(id(holder), (None, None))
+        if known is None or known() is not holder:
+            try:
+                _first[id(holder)] = weakref.ref(holder), self._numbers()
+            except TypeError:  # one that cannot be known again
+                _first.pop(id(holder), None)
 
+    def get_state(self) -> dict[str, float]:
+        _, first = _first.get(id(self.of), (None, self._numbers()))
+        return {name: value for name, value in self._numbers().items() if first.get(name, value) != value}
 
-def _held_by(source: Any) -> list[Any]:
-    """What a function, or an object of the training's own, goes through; in an order of their names."""
-    if inspect.isfunction(source):
-        names = inspect.getclosurevars(source)
-        held = {**names.globals, **names.nonlocals}
-    else:
-        held = getattr(source, "__dict__", {})
-    found: list[Any] = []
-    for _, value in sorted(held.items()):
-        found += value if isinstance(value, (list, tuple)) else (value,)
-    return found
+    def set_state(self, state: dict[str, float]) -> None:
+        for name in state.keys() & self._numbers().keys():
+            holder, _, key = name.rpartition(_WITHIN)
+            own = self.of.__dict__
+            (own[holder] if holder else own)[key] = state[name]
 
+    def manual_seed(self, seed: int) -> None:
+        """What it counts is no chance."""
 
-def _loaders_in(held: Iterable[Any]) -> list[Any]:
-    from torch.utils.data import DataLoader
-
-    return [one for one in held if isinstance(one, DataLoader)]
+    def _numbers(self) -> dict[str, float]:
+        """But for the number of a process; also those in a dict that it has."""
+        own = self.of.__dict__
+        held = [(f"{name}{_WITHIN}", of) for name, of in own.items() if type(of) is dict and len(of) <= _WIDEST]
+        return {
+            f"{prefix}{name}": value
+            for prefix, of in [("", own), *held]
+            for name, value in of.items()
+            if type(name) is str and type(value) in (int, float) and value != os.getpid()
+        }

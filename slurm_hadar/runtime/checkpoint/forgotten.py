@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import time
-from collections.abc import Iterable
-from typing import Any
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from slurm_hadar.joblog import say
+from slurm_hadar.runtime.batches.generators import followed
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 
-__all__ = ["Forgotten"]
+__all__ = ["Forgotten", "generators_beside"]
 
 _CHECK_AFTER = (10, 100, 1000)  # turns of this run; and before its saves
 _SHARE = 0.05  # of the time, at most, where saves follow each other closely
@@ -26,14 +29,16 @@ class Forgotten:
     Parameters
     ----------
     saved: the objects that are saved, without wrappers. turns: sees the optimizers. link: tells the scheduler how many.
+    beside: random number generators of the script that are not saved, by name (:func:`generators_beside`).
     """
 
-    def __init__(self, saved: Iterable[Any], turns: Turns, link: Link) -> None:
+    def __init__(self, saved: Iterable[Any], turns: Turns, link: Link, beside: Mapping[str, Any]) -> None:
         self._saved = list(saved)
         self._known = {id(inner) for one in self._saved for inner in (one, *_parts_of(one))}
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
-        self._given = self._switches()
+        self._beside, self._drawn = beside, dict[str, bytes]()
+        self._given = [_Switches.of(one) for one in self._saved]
         self._told: set[str] = set()
         self._next_check = 0.0
 
@@ -41,6 +46,7 @@ class Forgotten:
         """So many turns of this run are over."""
         if turn == 1:
             self._before = {id(one): count for one, count in _going_on()}
+            self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.items()}
         elif turn in _CHECK_AFTER:
             self.check()
 
@@ -57,6 +63,11 @@ class Forgotten:
 
     def _check(self) -> None:
         found = {*self._turns.others, *self._trained(), *self._switched()}
+        found |= {
+            f"random number generator {name}"
+            for name, before in self._drawn.items()
+            if _state_of(self._beside[name]) != before
+        }
         if self._before is not None:
             found |= {
                 type(one).__name__
@@ -73,23 +84,16 @@ class Forgotten:
             "models, optimizers and schedulers (a list or a dict of them), the rest as also={'name': object}.",
         )
 
-    def _switches(self) -> list[tuple[dict[int, bool], int]]:
-        """Of each saved object: which of its parameters are trained, and how many parameter groups it has."""
-        return [
-            (
-                {id(p): p.requires_grad for p in one.parameters()} if hasattr(one, "parameters") else {},
-                len(getattr(one, "param_groups", ())),
-            )
-            for one in self._saved
-        ]
-
     def _switched(self) -> Iterable[str]:
-        for one, (flags, groups), (flags_now, groups_now) in zip(
-            self._saved, self._given, self._switches(), strict=True
-        ):
-            if any(flags_now.get(p, flag) != flag for p, flag in flags.items()):
-                yield f"requires_grad, switched in {type(one).__name__} (switch it in every run, by run.step)"
-            if groups_now > groups:
+        for one, given, now in zip(self._saved, self._given, map(_Switches.of, self._saved), strict=True):
+            every_run = f"switched in {type(one).__name__} (switch it in every run, by run.step)"
+            if _differ(given.trained, now.trained):
+                yield f"requires_grad, {every_run}"
+            if _differ(given.kinds, now.kinds):
+                yield f"the precision of parameters, {every_run}"
+            if _differ(given.modes, now.modes):
+                yield f"train() or eval() of a part, {every_run}"
+            if now.groups > given.groups:
                 yield f"parameter groups, added to {type(one).__name__} (it cannot go on unless train() has them all)"
 
     def _trained(self) -> Iterable[str]:
@@ -100,6 +104,49 @@ class Forgotten:
                 lost = sum(id(p) not in held for p in group["params"])
                 if lost:
                     yield f"{lost} parameters that {type(one).__name__} trains"
+
+
+class _Switches(NamedTuple):
+    """What of an object a script may switch and no state holds: which of its parameters are trained, and in which
+    precision; which parts of a model are in another mode than the whole; and how many parameter groups there are."""
+
+    trained: Mapping[int, bool]
+    kinds: Mapping[int, Any]
+    modes: Mapping[int, bool]
+    groups: int
+
+    @classmethod
+    def of(cls, one: Any) -> _Switches:
+        parameters = list(one.parameters()) if hasattr(one, "parameters") else []
+        parts = list(one.modules()) if hasattr(one, "modules") and hasattr(one, "training") else []
+        return cls(
+            {id(p): p.requires_grad for p in parameters},
+            {id(p): p.dtype for p in parameters},
+            {id(part): part.training != one.training for part in parts},
+            len(getattr(one, "param_groups", ())),
+        )
+
+
+def _differ(given: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
+    return any(now.get(key, value) != value for key, value in given.items())
+
+
+def generators_beside(frame: types.FrameType, saved: Iterable[Any]) -> dict[str, Any]:
+    """Those that a script has as variables where it calls ``train``, or has given to a loader that shuffles, but for
+    those that are ``saved``: what draws from them in the loop would begin anew in the next run."""
+    known = {id(one) for one in saved}
+    found = {}
+    for name, value in {**frame.f_globals, **frame.f_locals}.items():
+        one = getattr(getattr(value, "sampler", None), "generator", value)
+        drawn = followed(name, one)
+        if drawn is not None and id(drawn.of) not in known:
+            known.add(id(drawn.of))
+            found[name] = drawn
+    return found
+
+
+def _state_of(generator: Any) -> bytes:
+    return pickle.dumps(generator.get_state())
 
 
 def _parts_of(one: Any) -> Iterable[Any]:

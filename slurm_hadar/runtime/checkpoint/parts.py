@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
+from slurm_hadar.runtime.batches.generators import followed
 from slurm_hadar.runtime.checkpoint import sharded
 
 __all__ = ["also_of", "classes_of", "named", "targets_of", "restore", "state_of"]
@@ -37,6 +38,7 @@ def named(part: Any) -> dict[str, Any]:
 def also_of(also: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What has a state of its own, and what is plain data. Raises TypeError for anything else, which could not be saved
     without pickle."""
+    also = {name: _Drawn(drawn) if (drawn := followed(name, one)) is not None else one for name, one in also.items()}
     with_state = {k: v for k, v in also.items() if hasattr(v, "state_dict") and hasattr(v, "load_state_dict")}
     plain = {k: v for k, v in also.items() if k not in with_state}
     for name, value in with_state.items():
@@ -50,9 +52,22 @@ def also_of(also: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         if odd is not None:
             raise TypeError(
                 f"also[{name!r}] holds an object of {type(odd).__name__}: give something that has state_dict and "
-                "load_state_dict, or numbers, texts, None, and lists and dicts of them"
+                "load_state_dict, a random number generator, or numbers, texts, None, and lists and dicts of them"
             )
     return with_state, plain
+
+
+class _Drawn:
+    """A random number generator, as something that has a state."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator, self.of = generator, generator.of
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.set_state(state["state"])
 
 
 def _saves_nothing(value: Any) -> bool:

@@ -8,6 +8,7 @@ GAN the generator's backward pass leaves gradients in the discriminator, which a
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,17 +22,23 @@ MOST_TURNS = 256
 _THROWN_AWAY = 3
 
 
+_all: weakref.WeakSet[Turns] = weakref.WeakSet()  # of this process's trainings
+
+
 class Turns:
     """Follows the optimizers of this process from :meth:`start` to :meth:`stop`.
 
     Parameters
     ----------
-    optimizers: those that are saved, without wrappers; objects that are no ``torch.optim.Optimizer`` are not followed.
+    optimizers: those that are saved; of an object that is no ``torch.optim.Optimizer`` those that it has are followed.
     """
 
     def __init__(self, optimizers: Iterable[Any]) -> None:
         torch = sys.modules.get("torch")  # who has not imported it trains without
-        self._saved = [o for o in optimizers if torch is not None and isinstance(o, torch.optim.Optimizer)]
+        given = [] if torch is None else [inner for o in optimizers for inner in _within(o, torch.optim.Optimizer)]
+        self._saved = given
+        self._owners: dict[int, Any] = {}  # by an optimizer that steps: the saved one that it is, or is within
+        _all.add(self)
         self._turn = self._waited = 0
         self._stepped: dict[int, tuple[int, Any]] = {}  # by optimizer: the turn, and the mark of its gradients then
         # a parameter, its gradient at the end of the last turn, and how often that had been changed
@@ -62,17 +69,30 @@ class Turns:
                 if left is not None:
                     self._left[id(optimizer)] = left, left.grad, _changes(left.grad)
 
+    def _owner(self, optimizer: Any) -> Any:
+        """The saved optimizer that it is, or is within: many a wrapper's step calls no hook but that of the one within.
+        Itself, if there is none."""
+        known = self._owners.get(id(optimizer))
+        if known is None:
+            mine = (o for o in self._saved if o is optimizer or _saves_within(o, optimizer))
+            known = next(mine, optimizer)
+            if optimizer.state:  # before it has one, any wrapper saves all of it
+                self._owners[id(optimizer)] = known
+        return known
+
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Before a step: whether the gradients that were left by the turn before are among those it uses. What has been
         added to is, also where the sum was divided into a new tensor."""
+        optimizer = self._owner(optimizer)
         parameter, gradient, changes = self._left.pop(id(optimizer), (None, None, 0))
         if parameter is not None:
             thrown = parameter.grad is not gradient and _changes(gradient) == changes
             self._thrown[id(optimizer)] = self._thrown.get(id(optimizer), 0) + 1 if thrown else -1
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        optimizer = self._owner(optimizer)
         key = id(optimizer)
-        if key not in self._stepped and key not in self._others and not _is_among(optimizer, self._saved):
+        if key not in self._stepped and key not in self._others and not _is_anybodys(optimizer):
             self._others[key] = _described(optimizer)
         if key not in self._others:
             self._stepped[key] = self._turn, _mark(optimizer)
@@ -125,9 +145,14 @@ class Turns:
         return tuple(self._others.values())
 
 
-def _is_among(optimizer: Any, saved: list[Any]) -> bool:
-    """Whether it is one of them, or is within one that saves its state, too (ZeRO's steps both)."""
-    return any(o is optimizer or _saves_within(o, optimizer) for o in saved)
+def _is_anybodys(optimizer: Any) -> bool:
+    """Whether it is saved by one of this process's trainings, or is within an optimizer that is."""
+    return any(o is optimizer or _saves_within(o, optimizer) for turns in _all for o in turns._saved)  # noqa: SLF001
+
+
+def _within(one: Any, kind: type) -> list[Any]:
+    """The optimizer, or what a wrapper that is none has of them."""
+    return [one] if isinstance(one, kind) else [v for v in getattr(one, "__dict__", {}).values() if isinstance(v, kind)]
 
 
 def _saves_within(wrapper: Any, optimizer: Any) -> bool:

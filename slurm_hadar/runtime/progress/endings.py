@@ -30,13 +30,14 @@ _NO_TRAINING, _TRAINS, _ASKED = range(3)
 class Ending:
     """While it is entered, SIGTERM does not end this process but is noted in ``asked``. A handler of the training's own
     is left alone, and so is a training that is not in the main thread; ``library`` tells handlers that are the
-    library's, not the training's. ``safe`` is for who enters it to say: whether all that was done is saved.
+    library's, not the training's. ``safe`` is for who enters it to say: whether all that was done is saved; and
+    ``later``: that it will end the process itself.
 
     Slurm sends the signal to all processes of a job. Workers of a ``DataLoader`` that are forked from now on outlive
     it, since the step is finished with their batches, and PyTorch ends a training whose workers are killed."""
 
     def __init__(self, library: Callable[[Any], bool] = lambda _handler: False) -> None:
-        self.asked = self.safe = False
+        self.asked = self.safe = self.later = False
         self._library = library
         self._before: Any = None
         _prepare_workers()
@@ -58,7 +59,7 @@ class Ending:
         if self._before is not None and _may_handle() and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._before)
         self._before, _Shared.ours()[0] = None, _NO_TRAINING
-        if self.asked:
+        if self.asked and not self.later:
             if kind is not None and not issubclass(kind, GeneratorExit):
                 traceback.print_exception(error)
             if not self.safe and os.environ.get("RANK", "0") == "0":

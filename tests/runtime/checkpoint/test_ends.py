@@ -132,6 +132,82 @@ def test_told_to_end_where_nothing_can_be_saved(run: Any) -> None:
     assert code == -signal.SIGTERM and "nothing could be saved: goes on from the last checkpoint" in said
 
 
+def test_a_generator_in_also_goes_on(run: Any) -> None:
+    script = """
+import random, numpy
+noise, dice, other = torch.Generator().manual_seed(1), random.Random(1), numpy.random.default_rng(1)
+also = {"noise": noise, "dice": dice, "other": other}
+for _ in (run := slurm_hadar.train(model, optimizer, total_steps=30, also=also, name=NAME)):
+    step(); print(torch.rand(1, generator=noise).item(), dice.random(), other.random())
+    if run.step in STOPS: os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+    def drawn(name: str, stops: tuple[int, ...], restart: int) -> list[str]:
+        _, out, said = run(script.replace("NAME", repr(name)).replace("STOPS", str(stops)), restart)
+        assert "WARNING" not in said
+        return out.splitlines()
+
+    expected = drawn("undisturbed", (), 0)
+    assert len(expected) == 30
+    assert [
+        line for restart, stops in enumerate([(11,), (19,), ()]) for line in drawn("moved", stops, restart)
+    ] == expected
+
+
+def test_what_is_done_between_two_passes_of_the_loop_is_saved_too(run: Any) -> None:
+    """Where SIGTERM has come in the turn that left it: in good time, and told beforehand."""
+    script = """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+run = slurm_hadar.train(model, optimizer, total_steps=20, scheduler=schedule, state={"epoch": 0})
+while run.step < 20:
+    for number in run:
+        step()
+        if number == 4 and {restart} == 0: os.kill(os.getpid(), signal.SIGTERM)
+        if number % 5 == 4: break
+    schedule.step(); run.state["epoch"] += 1
+    print(run.step, run.state["epoch"], schedule.get_last_lr()[0], flush=True)
+"""
+    code, out, said = run(script.replace("{restart}", "0"), 0)
+    assert code == -signal.SIGTERM and "step 5 is saved, and saved again" in said
+    code, more, said = run(script.replace("{restart}", "1"), 1)
+    assert code == 0 and "resumed from gen-0-step-5" in said
+    assert (out + more).splitlines() == [f"{5 * n} {n} {0.1 * 0.5**n}" for n in range(1, 5)]
+
+
+@pytest.mark.parametrize("base", ["torch.optim.Optimizer", "object"])
+def test_an_optimizer_within_another_is_seen(run: Any, base: str) -> None:
+    """As Accelerate's: the wrapper's step calls no hook but that of the one within, and the gradients stay until the
+    next turn. The turn's save is made at once."""
+    script = """
+class Wrapper(BASE):
+    def __init__(self, optimizer): self.optimizer = optimizer
+    state = property(lambda self: self.optimizer.state)
+    param_groups = property(lambda self: self.optimizer.param_groups)
+    def state_dict(self): return self.optimizer.state_dict()
+    def load_state_dict(self, state): self.optimizer.load_state_dict(state)
+    def zero_grad(self, set_to_none=True): self.optimizer.zero_grad(set_to_none)
+    def step(self, closure=None): self.optimizer.step(closure)
+wrapped = Wrapper(optimizer)
+for _ in (run := slurm_hadar.train(model, wrapped, total_steps=30)):
+    step(wrapped)
+    if run.step == 8: os.kill(os.getpid(), signal.SIGTERM)
+"""
+    code, _, said = run(script.replace("BASE", base))
+    assert code == -signal.SIGTERM and "step 9 is saved" in said and "WARNING" not in said, said
+
+
+def test_two_trainings_side_by_side_know_each_others_optimizers(run: Any) -> None:
+    script = """
+other = torch.nn.Linear(3, 1)
+second = torch.optim.Adam(other.parameters())
+runs = [slurm_hadar.train(m, o, total_steps=15, name=str(i))
+        for i, (m, o) in enumerate(((model, optimizer), (other, second)))]
+for _ in zip(*runs):
+    step(); second.zero_grad(); other(torch.randn(4, 3)).mean().backward(); second.step()
+"""
+    assert "not saved" not in run(script)[2]
+
+
 def test_the_next_fold_does_not_take_the_last_ones_checkpoints(run: Any) -> None:
     """Without a name= it is refused; with one both train."""
     folds = """
@@ -152,6 +228,10 @@ LATE = {
     "optimizer Adam": "    if run.step == 15: optimizer = torch.optim.Adam(model.parameters())\n    step(optimizer)",
     "optimizer SGD": "    sam.step()",
     "requires_grad, switched in Linear": "    step()\n    if run.step == 15: model.bias.requires_grad_(False)",
+    "train() or eval() of a part, switched in Linear": "    step()\n    if run.step == 15: model.part.eval()",
+    "the precision of parameters, switched in Linear": "    step()\n    if run.step == 15: model.part.double()",
+    "random number generator dice": "    dice.random(); step()",
+    "random number generator noise": "    torch.rand(1, generator=noise); step()",
     "parameter groups, added to SGD": "    step()\n"
     "    if run.step == 15: optimizer.add_param_group({'params': [more]})",
 }
@@ -164,6 +244,9 @@ class SAM(torch.optim.Optimizer):
     def step(self, closure=None):
         model(torch.randn(4, 3)).square().mean().backward(); self.base.step(); self.zero_grad()
 sam = SAM(model.parameters())
+model.part = nn.Linear(1, 1)
+import random
+dice, noise = random.Random(3), torch.Generator()
 more = nn.Parameter(torch.zeros(1))
 """
 

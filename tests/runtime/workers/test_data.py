@@ -1,5 +1,6 @@
 """The feed gives, from any position, the batches that an undisturbed loop would have had."""
 
+import functools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,11 +13,14 @@ pytestmark = pytest.mark.torch
 
 from torch.utils.data import (  # noqa: E402
     BatchSampler,
+    ConcatDataset,
     DataLoader,
     Dataset,
     DistributedSampler,
     IterableDataset,
+    RandomSampler,
     Sampler,
+    Subset,
     TensorDataset,
 )  # fmt: skip
 
@@ -74,6 +78,100 @@ class Noisy(Loaded):
         return i + self.noise.rand()
 
 
+class Noise:
+    """A transform, or a collation, that draws."""
+
+    def __init__(self) -> None:
+        self.dice = random.Random(5)
+
+    def __call__(self, samples: Any) -> Any:
+        return samples, self.dice.random()
+
+
+class Transformed(Loaded):
+    def __init__(self) -> None:
+        super().__init__()
+        self.transform = Noise()
+
+    def __getitem__(self, i: int) -> Any:
+        return self.transform(i)
+
+
+class Nested(Sampler[int]):
+    """Goes through another one, as it calls it."""
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.base)
+
+
+class OfSeveral(Sampler[int]):
+    def __init__(self) -> None:
+        self.dice = [numpy.random.default_rng(seed) for seed in range(2)]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([int(i) for dice in self.dice for i in dice.permutation(10)])
+
+
+class CountingStream(IterableDataset[int]):
+    """Orders by the number of the epoch, which it counts itself: by an attribute, or in a dict."""
+
+    def __init__(self) -> None:
+        self.epoch, self.counts = 0, {"epoch": 0}
+
+    def __iter__(self) -> Iterator[int]:
+        dice = torch.Generator().manual_seed(self.epoch + 10 * self.counts["epoch"])
+        self.epoch += 1
+        self.counts["epoch"] += 1
+        yield from torch.randperm(20, generator=dice).tolist()
+
+
+class Stateful(Sampler[int]):
+    """Says itself what its state is."""
+
+    def __init__(self) -> None:
+        self._passes = torch.zeros(1, dtype=torch.long)
+
+    def __iter__(self) -> Iterator[int]:
+        self._passes += 1
+        return iter(torch.randperm(20, generator=torch.Generator().manual_seed(int(self._passes))).tolist())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"passes": self._passes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._passes = state["passes"]
+
+
+class Source:
+    """An object of the script's own, gone through by a method of it."""
+
+    def __init__(self) -> None:
+        self.dice = numpy.random.default_rng(5)
+
+    def batches(self) -> Iterator[int]:
+        return iter(self.dice.permutation(5).tolist())
+
+
+def _permuted(dice: Any = None) -> Iterator[int]:
+    return iter(dice.permutation(5).tolist())
+
+
+def _by_a_default() -> Callable[..., Iterator[int]]:
+    def batches(*, dice: Any = None) -> Iterator[int]:
+        return _permuted(dice)
+
+    batches.__kwdefaults__ = {"dice": numpy.random.default_rng(5)}
+    return batches
+
+
+def _by_anothers() -> Callable[[], Iterator[int]]:
+    inner = _by_functions_own()
+    return lambda: inner()
+
+
 def _by_functions_own() -> Callable[[], Iterator[int]]:
     dice = numpy.random.default_rng(5)
     return lambda: iter(dice.permutation(5).tolist())
@@ -111,6 +209,20 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "numpy's in a dataset": lambda: DataLoader(Noisy(), 4, shuffle=True),
     "its own count": lambda: DataLoader(range(20), 4, sampler=Counting()),
     "its own count, in batches": lambda: DataLoader(range(20), batch_sampler=BatchSampler(Counting(), 4, False)),
+    "numpy's in a part of a dataset": lambda: DataLoader(Subset(Noisy(), range(20)), 4, shuffle=True),
+    "numpy's in joined datasets": lambda: DataLoader(ConcatDataset([Noisy(), Noisy()]), 8, shuffle=True),
+    "in a transform": lambda: DataLoader(Transformed(), 4, shuffle=True),
+    "in a collation": lambda: DataLoader(range(20), 4, shuffle=True, collate_fn=Noise()),
+    "in a sampler's sampler": lambda: DataLoader(
+        range(20), 4, sampler=Nested(RandomSampler(range(20), generator=torch.Generator().manual_seed(3)))
+    ),
+    "several in a sampler": lambda: DataLoader(range(20), 4, sampler=OfSeveral()),
+    "a method's": lambda: Source().batches,
+    "a partial's": lambda: functools.partial(_permuted, numpy.random.default_rng(5)),
+    "a default": _by_a_default,
+    "another function's": _by_anothers,
+    "a stream's own count": lambda: DataLoader(CountingStream(), 4),
+    "a sampler's own state": lambda: DataLoader(range(20), 4, sampler=Stateful()),
     "none": lambda: None,
 }
 STEPS = 13
