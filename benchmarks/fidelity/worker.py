@@ -56,6 +56,8 @@ class NoData:
 
     epoch = 0
     epoch_batches = None
+    batch_size = None
+    drawn_from = ()
 
     def next(self) -> None:
         return None
