@@ -16,6 +16,7 @@ from typing import Any
 from slurm_hadar.model import Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
+from slurm_hadar.policies.toolkit.waits import Obstacles
 
 __all__ = ["Refusal", "drawn", "refusals", "within_bounds"]
 
@@ -48,18 +49,32 @@ def within_bounds(allocate: _Allocate) -> _Allocate:
         ):
             return allocate(self, snapshot)
         waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in barred.items() if snapshot.job[job_id].steerable}
+        kept_off: dict[str, str] = {}
         shown = snapshot.with_jobs([j for j in snapshot.jobs if j.job_id not in barred]) if barred else snapshot
         for _ in range(_MOST_TRIES):
             plan = allocate(self, shown)
             booking = _Booking.of(shown, plan)
             if not booking.refused:
                 break
-            shown = _without(shown, plan, booking, waits)
+            shown = _without(shown, plan, booking, waits, kept_off)
         else:
             plan = _dropped(shown, plan, waits)
-        return replace(plan, waits={**plan.waits, **waits})
+        return replace(plan, waits={**plan.waits, **_for_now(snapshot, plan, kept_off), **waits})
 
     return allocate_within
+
+
+def _for_now(snapshot: Snapshot, plan: Plan, kept_off: Mapping[str, str]) -> dict[str, Wait]:
+    """The true reasons of jobs that a policy takes for such as can never run, since it was not shown the nodes that
+    have no room for them now."""
+    of = Obstacles(Arena.of(snapshot)).of
+    hopeless = {job_id for job_id, wait in plan.waits.items() if wait.tier is Tier.CANNOT_RUN}
+    there = [(job_id, of(snapshot.job[job_id])) for job_id in hopeless & kept_off.keys()]
+    return {
+        job_id: Wait(Tier.TRANSIENT, kept_off[job_id])
+        for job_id, obstacle in there
+        if obstacle is None or obstacle.tier is not Tier.CANNOT_RUN
+    }
 
 
 def drawn(jobs: Iterable[Job]) -> dict[str, float]:
@@ -122,7 +137,7 @@ class _Booking:
         if job.needs.exclusive and (node.shared or self.users.get(node.name)):
             return "other jobs are where it wants the whole node"
         if node.cpus is not None and cpus + self.cpus.get(node.name, 0.0) > node.cpus + _ROUNDING:
-            return f"{cpus:g} CPUs are not free"
+            return f"{cpus:g} CPUs are not free" if cpus != 1 else "1 CPU is not free"
         memory = cpus * job.needs.memory_per_cpu
         if node.memory_bytes is not None and memory + self.memory.get(node.name, 0.0) > node.memory_bytes + _ROUNDING:
             return f"{memory / 2**30:.3g} GiB of memory are not free"
@@ -146,22 +161,26 @@ def _rank(job: Job, placement: Placement, plan: Plan) -> tuple[bool, bool, float
     return (placement != job.placement, not job.running, -plan.payoffs.get(job.job_id, 0.0), job.arrival, job.job_id)
 
 
-def _without(snapshot: Snapshot, plan: Plan, booking: _Booking, waits: dict[str, Wait]) -> Snapshot:
+def _without(
+    snapshot: Snapshot, plan: Plan, booking: _Booking, waits: dict[str, Wait], kept_off: dict[str, str]
+) -> Snapshot:
     """The snapshot without the jobs that cannot start any more this round, and without the nodes on which one cannot.
 
     Of a quota that is used up all who would draw more of it than is left go at once, not one by one; so do from a node
-    all whom it has no room for, whatever else is planned. A running job that was to move over a limit keeps its place.
+    all whom it has no room for, whatever else is planned; ``kept_off`` has the reasons. A running job that was to move
+    over a limit keeps its place.
     """
     spent = {r.quota: r.words for r in booking.refused if r.quota is not None}
     tight = sorted({r.node for r in booking.refused if r.node is not None})
     refused = {r.job_id: r for r in booking.refused}
     jobs = []
-    for job in _kept_off(snapshot, tight, waits) if tight else snapshot.jobs:
+    for job in _kept_off(snapshot, tight, waits, kept_off) if tight else snapshot.jobs:
         refusal = refused.get(job.job_id)
         if refusal is not None and job.running:
             jobs.append(replace(job, unmovable=job.unmovable or refusal.words))
         elif refusal is not None and refusal.node is not None:
             jobs.append(_closed(snapshot, job, refusal.node))
+            kept_off[job.job_id] = refusal.words
         elif refusal is not None:
             waits[job.job_id] = Wait(Tier.TRANSIENT, refusal.words)
         elif job.steerable and not job.running and job.job_id not in plan.placements and spent:
@@ -175,7 +194,7 @@ def _without(snapshot: Snapshot, plan: Plan, booking: _Booking, waits: dict[str,
     return snapshot.with_jobs(jobs)
 
 
-def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait]) -> Iterator[Job]:
+def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait], kept_off: dict[str, str]) -> Iterator[Job]:
     """The jobs, each that waits without those of the ``tight`` nodes that have no room for it even if nobody else gets
     any of them. One that is left with no node goes into ``waits``."""
     empty = _Booking({}, snapshot.node, {})
@@ -184,10 +203,14 @@ def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait]) -> I
         if job.steerable and not job.running:
             least = max(1, job.form.gang_sizes[0] // max(1, job.form.max_nodes))
             for name in tight:
-                lacking = empty.lacking(job, snapshot.node[name], least) if job.form.admits_node(name) else None
+                node = snapshot.node[name]
+                lacking = empty.lacking(job, node, least) if job.form.admits_node(name) else None
                 if lacking:
-                    words = f"{lacking} on {name}"
+                    if not words or any(map(job.form.admits_type, node.gpus)):
+                        words = f"{lacking} on {name}"
                     job = _closed(snapshot, job, name)
+        if words:
+            kept_off[job.job_id] = words
         if words and not job.form.nodes:
             waits[job.job_id] = Wait(Tier.TRANSIENT, words)
         else:

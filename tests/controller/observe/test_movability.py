@@ -115,3 +115,17 @@ def test_patience_is_for_jobs_that_could_not_be_moved_again(
     changes = b.controller.run_round().changes
 
     assert [c.new.nodes for c in changes if c.job_id == job] == [(starts_on,) if starts_on else ()]
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_a_gang_that_has_room_only_where_slurm_keeps_the_node_is_told_so(bench: Callable[..., Any], gpus: int) -> None:
+    """Though the other nodes have as many GPUs together: it needs them on one node, and of one type."""
+    b = bench({"v100-1": ("v100", 4), "k80-1": ("k80", 2), "k80-2": ("k80", 2)})
+    other = b.slurm.submit(gpus=1, comment="", priority=1000)
+    b.slurm.jobs[other] = replace(b.slurm.jobs[other], sched_nodes=("v100-1",), start=time.time() + 600)
+    gang = b.slurm.submit(gpus=gpus)
+
+    seen = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job[gang]
+
+    assert bool(seen.blocked) == (gpus == 4)
+    assert gpus == 2 or f"Slurm keeps v100-1 for job {other}, planned for" in seen.blocked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from slurm_hadar.model import (
     Form,
     Job,
     JobState,
+    Mix,
     Needs,
     Node,
     Placement,
@@ -79,6 +82,28 @@ def test_jobs_without_room_on_any_node_leave_their_gpus_to_others(policy: str, n
     alone = registry.get(policy).allocate(cluster(*others, **shared))
     assert set(plan.placements) == set(alone.placements) and len(alone.placements) >= 4
     assert {a.job_id for a in large} <= plan.waits.keys()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "form",
+    [Form(1, types=frozenset({"v100"})), Form(1, nodes=frozenset({"n1"})), Form(4, mix=Mix.NEVER)],
+    ids=["type", "node", "gang"],
+)
+def test_a_node_whose_cpus_are_gone_for_now_is_no_reason_to_give_up(policy: str, form: Form) -> None:
+    """The job is told of the CPUs, not that it cannot run: the only node that will do has none left now."""
+    speeds = {"v100": Speed(4.0)} if form.workers == 4 else SPEEDS
+    first = job("a0", form=Form(1, nodes=frozenset({"n1"})), needs=Needs(cpus=8.0))
+    late = [job(f"b{100 + i}", form=form, speeds=speeds, needs=Needs(cpus=8.0)) for i in range(2)]
+    running = replace(first, state=JobState.RUNNING, placement=Placement.of({"n1": {"v100": 1}}), unmovable="so")
+    snapshot = cluster(running, *late, cpus=9)
+    nodes = (replace(snapshot.nodes[0], cpus=1), snapshot.nodes[1])  # as the controller shows what is left
+
+    plan = registry.get(policy).allocate(replace(snapshot, nodes=nodes))
+
+    for waiting in late:
+        wait = plan.waits[waiting.job_id]
+        assert wait.tier is not Tier.CANNOT_RUN and "cannot run" not in wait.why, wait
 
 
 def test_what_is_refused_in_the_last_try_is_not_placed() -> None:

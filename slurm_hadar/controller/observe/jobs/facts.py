@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from slurm_hadar.comment import JobComment
@@ -28,7 +28,7 @@ from slurm_hadar.controller.steering.rules import (
     unreadable,
 )
 from slurm_hadar.controller.words import clock
-from slurm_hadar.model import NO_NEEDS, Form, JobState, Needs, Placement
+from slurm_hadar.model import NO_NEEDS, Form, JobState, Mix, Needs, Placement
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import Reservation, SlurmJob
 from slurm_hadar.throughput.store import workload_key
@@ -264,8 +264,16 @@ def only_where_avoided(job: SlurmJob, record: JobRecord, form: Form, facts: Node
 def _only_room(job: SlurmJob, form: Form, facts: NodeBook, closed: Collection[str]) -> set[str]:
     """Those of the ``closed`` nodes, which ``form`` may admit or not, without which the job has no room in the cluster,
     whatever runs there; none where it has room elsewhere too, or nowhere."""
-    usable = {n: f.gpus for n, f in facts.items() if f.available and f.gpu_type and form.admits_type(f.gpu_type)}
-    needed = set(closed) & facts.open_to(job.partition, job.features) & usable.keys()
-    elsewhere = sum(gpus for node, gpus in usable.items() if form.admits_node(node) and node not in needed)
-    least = form.gang_sizes[0]
-    return needed if elsewhere < least <= elsewhere + sum(usable[n] for n in needed) else set()
+    usable = {n for n, f in facts.items() if f.available and f.gpu_type and form.admits_type(f.gpu_type)}
+    needed = set(closed) & facts.open_to(job.partition, job.features) & usable
+    elsewhere = {node for node in usable if form.admits_node(node)} - needed
+    return needed if _has_room(form, facts, elsewhere | needed) and not _has_room(form, facts, elsewhere) else set()
+
+
+def _has_room(form: Form, facts: NodeBook, nodes: Iterable[str]) -> bool:
+    """Whether the smallest gang fits on so many of the nodes as it may have, of one type where it must be."""
+    counts: dict[str, list[int]] = {}
+    for node in nodes:
+        gpu_type = facts[node].gpu_type if form.mix is Mix.NEVER else ""
+        counts.setdefault(gpu_type or "", []).append(facts[node].gpus)
+    return any(sum(sorted(of)[-form.max_nodes :]) >= form.gang_sizes[0] for of in counts.values())
