@@ -111,6 +111,8 @@ def train(
     gang = Gang()
     worker_batch = _worker_batch(global_batch, gang.world)
     pace = emulation.pace_here(gang.world, *workload_here(model_name, batch), worker_batch)
+    if loader is not None and any(one is loader for one in (also or {}).values()):
+        raise ValueError("also= holds the loader, whose place is kept as loader=: leave it out of also=")
     with_state, plain = also_of(also or {})
     given = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "also": with_state}
     parts = {kind: named(part) for kind, part in given.items()}

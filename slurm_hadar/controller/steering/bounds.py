@@ -261,15 +261,20 @@ class QuotaBook:
         reserved."""
         if not job.exc_nodes and not self.state.bounds.reservations:
             return None, frozenset()
-        own, closed = self._own(job), set(job.exc_nodes)
-        until = now + job.time_limit_s if job.time_limit_s is not None else float("inf")
-        for reservation in self.state.bounds.reservations:
-            if reservation not in own and reservation.whole and reservation.start < until and reservation.end > now:
-                closed |= reservation.nodes
+        own, closed = self._own(job), {*job.exc_nodes, *self.reserved(job, now)}
         own = [r for r in own if r.start <= now] or own
         if not own or any(r.flex for r in own):
             return None, frozenset(closed)
         return frozenset().union(*(r.nodes for r in own)), frozenset(closed)
+
+    def reserved(self, job: SlurmJob, now: float) -> dict[str, Reservation]:
+        """The nodes that others have reserved before the job would end by its time limit; of several the first."""
+        until = now + job.time_limit_s if job.time_limit_s is not None else float("inf")
+        own, found = self._own(job), dict[str, Reservation]()
+        for reservation in sorted(self.state.bounds.reservations, key=lambda r: r.start, reverse=True):
+            if reservation not in own and reservation.whole and reservation.start < until and reservation.end > now:
+                found |= dict.fromkeys(reservation.nodes, reservation)
+        return found
 
     def awaited(self, job: SlurmJob, now: float) -> Reservation | None:
         """The reservation that has to begin before the job may start: the first of those that it names; None if it

@@ -92,10 +92,16 @@ class Feed:
     @property
     def epoch_batches(self) -> int | None:
         """How many batches an epoch has; None where only going through it would tell."""
+        source = self._loader if self._loader is not None else self._source
         try:
-            return len(self._loader) if self._loader is not None else None
-        except TypeError:  # a sampler without a length
+            return None if callable(source) else len(source)
+        except TypeError:  # nothing with a length
             return None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it cannot be entered in the middle: :meth:`seek` does nothing."""
+        return self._source is not None and self.epoch_batches is None
 
     @property
     def drawn_from(self) -> list[Any]:
@@ -113,22 +119,23 @@ class Feed:
     def fix_order(self, seed: int) -> None:
         """From now on the order of each epoch is a function of ``seed`` and its number alone.
 
-        A loader whose length is not known keeps its own order.
+        A source whose length is not known keeps its own order.
         """
         self._seed, self._iterator, self._first = seed, None, []
 
     def seek(self, step: int, epoch_batches: int | None) -> None:
         """Go to the batch of ``step``, counted from the first of epoch 0; after :meth:`fix_order`.
 
-        Sources that cannot be entered in the middle just go on.
+        A source whose length is not known just goes on.
         """
         if self._source is None:
             self.index, self._iterator = step, None
             return
-        if self._loader is None or not epoch_batches:
+        own = self.epoch_batches
+        if own is None or not epoch_batches:
             return
         epoch, index = divmod(step, epoch_batches)
-        index %= max(1, len(self._loader))  # a gang of another size may see a batch less in an epoch
+        index %= max(1, own)  # a gang of another size may see a batch less in an epoch
         if self._iterator is None or (epoch, index) != (self.epoch, self.index):
             self.epoch = epoch
             self._begin(skip=index)
@@ -164,7 +171,7 @@ class Feed:
 
     def _begin(self, skip: int) -> None:
         self._epoch_rng, self._epoch_kept = rng.capture(self._generators), Kept.count()
-        if self._seed is None or self._loader is None:
+        if self._seed is None or self.epoch_batches is None:
             self._iterator = self._batches(skip)
             return
         rng.seed(self._seed, self.epoch, self._generators)

@@ -133,9 +133,14 @@ def _is_data(one: Any) -> bool:
 
 
 def _keeps_state(one: Any) -> bool:
-    """Whether a sampler, or data, has states of its own to be asked for, of plain data."""
+    """Whether a sampler of the script's own has states to be asked for, of plain data. Those of loaders, streams and
+    libraries' samplers are where the next epoch is to begin, which is not where they are."""
     kind = type(one)
     if not (hasattr(kind, "state_dict") and hasattr(kind, "load_state_dict")):
+        return False
+    if hasattr(one, "dataset") or hasattr(kind, "__getitem__") or _is_of_a_library(kind, *_LIBRARIES, "torchdata"):
+        return False
+    if (data := sys.modules.get("torch.utils.data")) is not None and isinstance(one, data.IterableDataset):
         return False
     try:
         return _is_plain(one.state_dict())

@@ -228,6 +228,11 @@ class ForkedRun:
                 self._heartbeat.stop()
             raise CheckpointError(error or "no consolidation")
         self._feed.fix_order(commit.seed)
+        if self._gang.leads and self._feed.goes_on:
+            say(
+                "WARNING: the loader tells no length, so that each copy goes through all of the data by itself, and "
+                "samples are trained several times: give a DataLoader over a dataset with a length, or a list"
+            )
         self._load(commit)
         # what is drawn in training (dropout, augmentation) must differ between copies, runs and workers
         rng.seed(commit.seed + 1, (place.copy * 1000 + place.restart) * 1000 + self._gang.rank)
@@ -301,7 +306,10 @@ class ForkedRun:
         self._link.count(self.own_steps)
 
     def _is_over(self, period: _OwnPeriod) -> bool:
-        """Look, now and then, whether the period shall end before the share is done; the same on all workers."""
+        """Look, now and then, whether the period shall end before the share is done; the same on all workers. Not amid
+        the turns of which an optimizer sums up gradients: these are in no offer."""
+        if not self._turns.ripe():
+            return False
         now = time.monotonic()
         if self._gang.world == 1:
             if now - period.looked_at < LOOK_S and not self._wanted:

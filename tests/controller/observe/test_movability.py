@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.model import JobState
+from slurm_hadar.slurm.state import Reservation
 from tests.controller.scripted import Scripted, report
 
 NO_CHECKPOINTS = "has no checkpoint support, and neither lose=yes nor jobs.lose_progress lets it lose progress"
@@ -129,3 +130,27 @@ def test_a_gang_that_has_room_only_where_slurm_keeps_the_node_is_told_so(bench: 
 
     assert bool(seen.blocked) == (gpus == 4)
     assert gpus == 2 or f"Slurm keeps v100-1 for job {other}, planned for" in seen.blocked
+
+
+@pytest.mark.parametrize(
+    ("gpus", "limit_s", "nodes", "told"),
+    [
+        (1, None, {"v100-1", "k80-1", "k80-2"}, "reservation maint of k80-1,k80-2,v100-1 begins at"),
+        (1, 600.0, {"v100-1", "k80-1", "k80-2"}, ""),
+        (1, None, {"v100-1"}, ""),
+        (4, None, {"v100-1"}, "reservation maint of v100-1 begins at"),
+    ],
+    ids=["all", "ends before", "others are left", "a gang"],
+)
+def test_what_a_reservation_closes_is_told_by_its_name(
+    bench: Callable[..., Any], gpus: int, limit_s: float | None, nodes: set[str], told: str
+) -> None:
+    """Not that the job can never run: with a shorter time limit it may at once."""
+    b = bench({"v100-1": ("v100", 4), "k80-1": ("k80", 2), "k80-2": ("k80", 2)})
+    soon = time.time() + 3600
+    b.slurm.limits.reservations["maint"] = Reservation("maint", frozenset(nodes), soon, soon + 3600)
+    job = b.slurm.submit(gpus=gpus, time_limit_s=limit_s)
+
+    seen = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job[job]
+
+    assert (seen.blocked or "").startswith(told) and bool(seen.blocked) == bool(told)

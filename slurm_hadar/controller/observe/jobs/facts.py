@@ -190,7 +190,9 @@ class FactFinder:
                 first_s = self._config.controller.round_s
                 lessons.learn(job, job.reason, self._now, first_s, tried=record.placed)
             learned = lessons.reason(job, self._now) if failed is None else None
-        return failed or learned or only_where_avoided(job, record, form, self._view.facts, self._now)
+        facts, reserved = self._view.facts, self.quota_book.reserved(job, self._now)
+        elsewhere = only_where_reserved(job, form, facts, reserved, self._now) if reserved else None
+        return failed or learned or elsewhere or only_where_avoided(job, record, form, facts, self._now)
 
     def _keep_off_vain_nodes(self, job: SlurmJob, record: JobRecord) -> None:
         """A job that was given nodes, and waits although their GPUs are free, lacks something there that nobody has
@@ -245,6 +247,23 @@ def kept_for(kept: Mapping[str, SlurmJob], nodes: Collection[str]) -> str:
     when = f"job {first.job_id}, planned for {clock(first.start or 0.0)}"
     return (
         f"Slurm keeps {fold(sorted(its))} for {when}{more}; only what ends before, by its time limit, may start there"
+    )
+
+
+def only_where_reserved(
+    job: SlurmJob, form: Form, facts: NodeBook, reserved: Mapping[str, Reservation], now: float
+) -> str | None:
+    """That a waiting job has room only on nodes that others have reserved; None if it has elsewhere too, or nowhere."""
+    nodes = _only_room(job, form, facts, reserved.keys() - job.exc_nodes)
+    if not nodes:
+        return None
+    first = min((reserved[n] for n in nodes), key=lambda r: (r.start, r.name))
+    its = fold(sorted(n for n in nodes if reserved[n] is first))
+    if first.start <= now:
+        return f"{its} is kept by reservation {first.name} until {clock(first.end)}"
+    return (
+        f"reservation {first.name} of {its} begins at {clock(first.start)}; only what ends before, by its time limit "
+        "(--time), may start there"
     )
 
 
