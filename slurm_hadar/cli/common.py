@@ -23,8 +23,23 @@ if TYPE_CHECKING:  # large, and for the commands that draw tables only
     from rich.text import Text
 
 __all__ = [
-    "Number", "cell", "clock", "config_loader", "config_options", "console", "facts_table", "journal_path",
-    "json_option", "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json", "span",
+    "Number",
+    "as_in_the_queue",
+    "cell",
+    "clock",
+    "config_loader",
+    "config_options",
+    "console",
+    "facts_table",
+    "journal_path",
+    "json_option",
+    "known_jobs",
+    "open_journal",
+    "place",
+    "plain",
+    "policy_settings",
+    "print_json",
+    "span",
     "write_json",
 ]  # fmt: skip
 
@@ -89,6 +104,19 @@ def open_journal(config: Config) -> ReadOnlyJournal:
     """The controller's journal, to read from. Raises StoreError if no controller has run here, or this user may
     not read it."""
     return ReadOnlyJournal(journal_path(config))
+
+
+def as_in_the_queue(config: Config, job_id: str) -> str:
+    """The id of a job in the queue: of a task of an array by Slurm's own number, which is what a script has in
+    ``SLURM_JOB_ID``, that of the task. The same where Slurm does not tell."""
+    from slurm_hadar.slurm.cli import CliBackend
+    from slurm_hadar.slurm.shown import JOB_ID, shown
+
+    try:
+        found = shown(CliBackend(config.slurm.timeout_s, retries=0).ask, job_id) if JOB_ID.fullmatch(job_id) else None
+    except HadarError:
+        return job_id
+    return found.job_id if found is not None and found.job_id else job_id
 
 
 def journal_path(config: Config) -> Path:

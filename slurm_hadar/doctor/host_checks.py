@@ -35,10 +35,10 @@ def _config(host: Host) -> Answer:
     if fault:
         rest = " (the other checks go by the defaults)" if host.config_error else ""
         return problem(f"{fault}{rest}", "hadar config check")
-    if host.no_users:
-        return warning(
-            f"controller.users names {', '.join(host.no_users)}, unknown on this host", "hadar config show --origin"
-        )
+    amiss = [f"controller.users names {name}, unknown on this host" for name in host.no_users]
+    amiss += [*host.metrics_faults, *([f"hooks.moved: {host.hook_fault}"] if host.hook_fault else [])]
+    if amiss:
+        return warning("; ".join(amiss), "hadar config show --origin    # mend it, or leave it out")
     if host.plugin_errors:
         return warning("; ".join(host.plugin_errors), "pip uninstall PACKAGE    # or mend it")
     files = sorted({origin for origin in host.config.origins.values() if origin != "command line"})
@@ -126,20 +126,6 @@ def _channel(host: Host) -> Answer:
             "hadar run --set 'channel.bind=tcp://*:5557'",
         )
     return ok(f"jobs report to {where}, announced in {host.channel_file}; whether nodes reach it is not tried")
-
-
-def _told(host: Host) -> Answer:
-    faults = (*host.metrics_faults, *((f"hooks.moved: {host.hook_fault}",) if host.hook_fault else ()))
-    if faults:
-        return warning("; ".join(faults), "hadar config show    # then mend it, or leave it out")
-    metrics = host.config.metrics
-    asked = {
-        "metrics.listen": metrics.listen,
-        "metrics.textfile": metrics.textfile,
-        "hooks.moved": host.config.hooks.moved,
-    }
-    said = ", ".join(name for name, value in asked.items() if value)
-    return ok(f"{said} can be had" if said else "no metrics and no hooks are asked for")
 
 
 def _pyslurm(host: Host) -> Answer:
@@ -243,8 +229,6 @@ CHECKS = (
 SLURM_CHECKS = (
     Check("lock", "Two controllers of the same jobs would undo each other's work.", _lock),
     Check("primary", "Of several controllers' hosts one is to act, the one where slurmctld does.", _primary),
-    Check("monitoring", "Metrics and hooks that cannot be had fail in the log only; jobs are scheduled all the same.",
-          _told),
     Check("pyslurm", "It can read Slurm only where it was built for the same release.", _pyslurm),
     Check("work_dirs", "Reports that cannot be sent are written to the job's directory, and read there.", _work_dirs,
           ""),

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.cli.common import clock
+from slurm_hadar.cli.common import as_in_the_queue, clock
 from slurm_hadar.cli.jobs.expectation import as_dict, in_words
 from slurm_hadar.cli.jobs.explain import _explanation
+from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, Interval
 from slurm_hadar.controller.answers.status import first_task
 from slurm_hadar.controller.journal import JobRecord, Journal
-from slurm_hadar.errors import HadarError
-from slurm_hadar.model import EMPTY
+from slurm_hadar.errors import HadarError, SlurmError
+from slurm_hadar.model import EMPTY, JobState
+from slurm_hadar.slurm.shown import Shown
 
 
 @pytest.mark.parametrize(
@@ -67,3 +69,26 @@ def test_an_array_by_its_first_task_that_goes_on(tmp_path: Path) -> None:
     assert [first_task(journal, job) for job in ("7", "7_1", "8")] == ["7_2", "7_1", "8"]
     with pytest.raises(HadarError, match="all tasks of job array 9 are over: hadar status 9 says"):
         first_task(journal, "9")
+
+
+def test_a_task_by_slurms_own_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is what a script has in SLURM_JOB_ID; where Slurm is away, or is not asked, it stays as it is."""
+    asked = []
+
+    def shown(_ask: object, job_id: str) -> Shown | None:
+        asked.append(job_id)
+        if job_id == "370":
+            return Shown(JobState.RUNNING, "RUNNING", job_id="369_0")
+        if job_id == "371":
+            raise SlurmError("away")
+        return None
+
+    monkeypatch.setattr("slurm_hadar.slurm.shown.shown", shown)
+
+    assert [as_in_the_queue(Config(), job) for job in ("370", "371", "372", "no id")] == [
+        "369_0",
+        "371",
+        "372",
+        "no id",
+    ]
+    assert asked == ["370", "371", "372"]

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from slurm_hadar.cli.common import (
+    as_in_the_queue,
     clock,
     config_options,
     json_option,
@@ -48,6 +49,8 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
     with open_journal(config) as journal:
         if journal.job(job_id) is None and journal.forks().get(job_id) is None:
             job_id = first_task(journal, job_id)
+        if journal.job(job_id) is None and journal.forks().get(job_id) is None:
+            job_id = as_in_the_queue(config, job_id)
         record, wait = journal.job(job_id), journal.wait(job_id)
         last = next((e for e in reversed(journal.history(job_id)) if "kind" in e), None)
         fork = _fork(journal, job_id)

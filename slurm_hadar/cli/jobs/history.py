@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from slurm_hadar.cli.common import (
+    as_in_the_queue,
     clock,
     config_options,
     console,
@@ -31,6 +32,8 @@ __all__ = ["history"]
 def history(config: Config, job_id: str, commands: bool, as_json: bool) -> None:
     """What was decided about JOB, why, and what became of it, in order of time; of an array, about all its tasks."""
     with open_journal(config) as journal:
+        if journal.job(job_id) is None and not journal.history(job_id) and not journal.tasks(job_id):
+            job_id = as_in_the_queue(config, job_id)
         entries, record = journal.history(job_id), journal.job(job_id)
         tasks = [] if entries else journal.tasks(job_id)
         entries += [{"job_id": task, **entry} for task in tasks for entry in journal.history(task)]
