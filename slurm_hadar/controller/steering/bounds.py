@@ -158,6 +158,10 @@ class QuotaBook:
         """Whether nothing is left of a quota that these needs draw of."""
         return any(self.quotas[draw.quota].left <= 0 for draw in needs.draws)
 
+    def explains(self, needs: Needs, workers: int) -> bool:
+        """Whether less is left of a quota than a gang of ``workers`` draws, so that Slurm's reason is no news."""
+        return any(draw.least(workers) > self.quotas[draw.quota].left for draw in needs.draws)
+
     def beyond(self, job: SlurmJob, record: JobRecord, workers: int) -> str | None:
         """Why Slurm will never start the job as it is, with ``workers`` GPUs at least, though nobody else runs."""
         for limit in self._limits_of(job):

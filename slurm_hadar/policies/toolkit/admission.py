@@ -181,6 +181,8 @@ def _without(
         elif refusal is not None and refusal.node is not None:
             jobs.append(_closed(snapshot, job, refusal.node))
             kept_off[job.job_id] = refusal.words
+        elif refusal is not None and (smaller := _smaller(job, booking.left)) is not None:
+            jobs.append(smaller)
         elif refusal is not None:
             waits[job.job_id] = Wait(Tier.TRANSIENT, refusal.words)
         elif job.steerable and not job.running and job.job_id not in plan.placements and spent:
@@ -217,11 +219,20 @@ def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait], kept
             yield job
 
 
-def _short(job: Job, left: Mapping[str, float]) -> Iterator[str]:
-    """The quotas of which less is left than the least that the job takes."""
-    least = job.form.gang_sizes[0]
+def _smaller(job: Job, left: Mapping[str, float]) -> Job | None:
+    """An elastic job in the largest size that takes no more of any quota than is left; None where none does, or where
+    it is in that size already."""
+    fitting = [n for n in job.form.sizes if not list(_short(job, left, n))]
+    if not fitting:
+        return None
+    size = max(fitting)
+    return replace(job, form=replace(job.form, workers=size, sizes=()), speeds=job.speeds_at(size))
+
+
+def _short(job: Job, left: Mapping[str, float], workers: int | None = None) -> Iterator[str]:
+    """The quotas of which less is left than the least that the job takes, or would with so many workers."""
     for draw in job.needs.draws:
-        if draw.quota in left and draw.least(least) > left[draw.quota] + _ROUNDING:
+        if draw.quota in left and draw.least(workers or job.form.gang_sizes[0]) > left[draw.quota] + _ROUNDING:
             yield draw.quota
 
 

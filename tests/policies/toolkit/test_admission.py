@@ -85,6 +85,21 @@ def test_jobs_without_room_on_any_node_leave_their_gpus_to_others(policy: str, n
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("left", "size"), [(0.0, None), (1.0, 1), (3.0, 2), (9.0, 4)])
+def test_an_elastic_job_takes_the_size_that_a_limit_leaves_it(policy: str, left: float, size: int | None) -> None:
+    """All GPUs are free, and it would take four."""
+    speeds = {n: {t: Speed(s.steps_per_s * n**0.9) for t, s in SPEEDS.items()} for n in (1, 2, 4)}
+    elastic = job("a0", 4, form=Form(4, sizes=(1, 2, 4)), speeds=speeds[4], scaled=speeds, needs=draws("q", "gpu"))
+
+    plan = registry.get(policy).allocate(cluster(elastic, quotas=(Quota("q", left, "the limit is reached"),)))
+
+    placed = plan.placements.get("a0")
+    most = placed.workers if placed else None
+    assert most == size or (policy != "hadar" and most is not None and most <= left)
+    assert placed or plan.waits["a0"].why == "the limit is reached"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
     "form",
     [Form(1, types=frozenset({"v100"})), Form(1, nodes=frozenset({"n1"})), Form(4, mix=Mix.NEVER)],

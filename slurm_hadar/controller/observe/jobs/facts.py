@@ -186,10 +186,11 @@ class FactFinder:
         if reservation is not None:
             learned = f"its reservation {reservation.name} begins at {clock(reservation.start)}"
         elif not self.quota_book.spent(needs):
-            if job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
+            known = bool(form.sizes) and self.quota_book.explains(needs, form.workers)
+            if not known and job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
                 first_s = self._config.controller.round_s
                 lessons.learn(job, job.reason, self._now, first_s, tried=record.placed)
-            learned = lessons.reason(job, self._now) if failed is None else None
+            learned = lessons.reason(job, self._now) if failed is None and not known else None
         facts, reserved = self._view.facts, self.quota_book.reserved(job, self._now)
         elsewhere = only_where_reserved(job, form, facts, reserved, self._now) if reserved else None
         return failed or learned or elsewhere or only_where_avoided(job, record, form, facts, self._now)
