@@ -363,9 +363,10 @@ class Run:
         self.state.update(saved["user"])
         position = dict(saved["position"])
         then, now = saved.get("samples_per_step"), self._samples_per_step
-        if then and now:
+        others = len(ranks) != self._gang.world
+        if then and now and (others or self._spec.samples_per_step):
             position["index"] = position["index"] * then // now
-        elif len(ranks) != self._gang.world:  # as many samples were used, by another number of workers
+        elif others:  # as many samples were used, by another number of workers
             position["index"] = position["index"] * len(ranks) // self._gang.world
             if position["index"] and self._gang.leads:
                 say(

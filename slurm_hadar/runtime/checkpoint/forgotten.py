@@ -136,9 +136,10 @@ def generators_beside(frame: types.FrameType, saved: Iterable[Any]) -> dict[str,
     those that are ``saved``: what draws from them in the loop would begin anew in the next run."""
     known = {id(one) for one in saved}
     found = {}
+    data = sys.modules.get("torch.utils.data")
     for name, value in {**frame.f_globals, **frame.f_locals}.items():
-        one = getattr(getattr(value, "sampler", None), "generator", value)
-        drawn = followed(name, one)
+        loads = data is not None and isinstance(value, data.DataLoader)
+        drawn = followed(name, getattr(value.sampler, "generator", None) if loads else value)
         if drawn is not None and id(drawn.of) not in known:
             known.add(id(drawn.of))
             found[name] = drawn
