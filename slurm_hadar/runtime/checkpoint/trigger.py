@@ -15,6 +15,7 @@ from slurm_hadar.runtime.workers.gang import Gang
 __all__ = ["SaveDecision", "SaveEvery", "Trigger"]
 
 AGREE_EVERY_S = 0.25
+_PATIENCE_S = 10.0  # so long after a SIGTERM a turn without gradients left is waited for: of Slurm's KillWait, 30 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Trigger:
     def __init__(self, gang: Gang, link: Link, ending: Ending, pace: Pace | None, every: SaveEvery) -> None:
         self._gang, self._link, self._ending, self._pace, self._every = gang, link, ending, pace, every
         self._by_count = False
+        self._ends_s: float | None = None  # since when it is known to end
         self.begin(0)
 
     def begin(self, step: int) -> None:
@@ -87,12 +89,22 @@ class Trigger:
         asked, pause_s = self._link.asked()
         overdue = self._every.seconds is not None and now - self._saved_at >= self._every.seconds
         save = asked or self._ending.asked or overdue or wanted or self._by_count
-        if save and not ripe():
+        if save and not ripe() and not self._runs_out(now):
             return SaveDecision()
         per_step_s = (now - self._looked_at) / max(1, step - self._looked_step)
         return SaveDecision(
             save, asked, pause_s, self._ending.asked, self._gang.steps_until_look(AGREE_EVERY_S, per_step_s)
         )
+
+    def _runs_out(self, now: float) -> bool:
+        """Whether Slurm would soon kill what waits on: then the gradients of some turns are lost, and not all."""
+        if not self._ending.asked:
+            return False
+        self._ends_s = now if self._ends_s is None else self._ends_s
+        if now - self._ends_s < _PATIENCE_S:
+            return False
+        say("WARNING: told to end (SIGTERM): gradients that no optimizer has used yet are left out of what is saved")
+        return True
 
     def saved(self) -> None:
         """A save was made, or has failed."""

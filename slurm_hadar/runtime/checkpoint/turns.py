@@ -38,6 +38,7 @@ class Turns:
         given = [] if torch is None else [inner for o in optimizers for inner in _within(o, torch.optim.Optimizer)]
         self._saved = given
         self._owners: dict[int, Any] = {}  # by an optimizer that steps: the saved one that it is, or is within
+        self._beside: dict[int, list[Any]] = {}
         _all.add(self)
         self._turn = self._waited = 0
         self._stepped: dict[int, tuple[int, Any]] = {}  # by optimizer: the turn, and the mark of its gradients then
@@ -96,6 +97,17 @@ class Turns:
             self._others[key] = _described(optimizer)
         if key not in self._others:
             self._stepped[key] = self._turn, _mark(optimizer)
+        for saved in self._alongside(optimizer):  # whose step is never called: what is in .grad is used all the same
+            self._stepped[id(saved)] = self._turn, _mark(saved)
+
+    def _alongside(self, optimizer: Any) -> list[Any]:
+        """The other saved optimizers of the same parameters, as one around it that steps by other names (SAM)."""
+        key = id(optimizer)
+        if key not in self._beside:
+            own = {id(p) for p in _parameters(optimizer)}
+            others = (o for o in self._saved if o is not optimizer)
+            self._beside[key] = [o for o in others if any(id(p) in own for p in _parameters(o))]
+        return self._beside[key]
 
     def ripe(self) -> bool:
         """Whether a save that is due leaves out no gradient, right after :meth:`end`; or has waited for that for too

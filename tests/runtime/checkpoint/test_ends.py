@@ -196,6 +196,38 @@ for _ in (run := slurm_hadar.train(model, wrapped, total_steps=30)):
     assert code == -signal.SIGTERM and "step 9 is saved" in said and "WARNING" not in said, said
 
 
+def test_an_update_by_hand_does_not_wait_for_an_optimizer_for_ever(run: Any) -> None:
+    """Nobody can see that the gradients are used; Slurm would kill what waits on."""
+    script = """
+import slurm_hadar.runtime.checkpoint.trigger as trigger, time
+trigger._PATIENCE_S = 0.3
+for _ in (run := slurm_hadar.train(model, optimizer, total_steps=400)):
+    optimizer.zero_grad(); model(torch.randn(4, 3)).square().mean().backward(); time.sleep(0.02)
+    for p in model.parameters(): p.data -= 0.1 * p.grad
+    if run.step == 8: os.kill(os.getpid(), signal.SIGTERM)
+"""
+    code, _, said = run(script)
+    assert code == -signal.SIGTERM and "gradients that no optimizer has used yet are left out" in said
+    assert 9 < int(said.rpartition("step ")[2].split()[0]) < 200
+
+
+def test_an_optimizer_around_another_that_steps_by_other_names(run: Any) -> None:
+    script = """
+class TwoSteps(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.1)
+        self.param_groups = self.base.param_groups
+    def second_step(self): self.base.step()
+two = TwoSteps(model.parameters())
+for _ in (run := slurm_hadar.train(model, two, total_steps=400)):
+    two.zero_grad(); model(torch.randn(4, 3)).square().mean().backward(); two.second_step()
+    if run.step == 8: os.kill(os.getpid(), signal.SIGTERM)
+"""
+    code, _, said = run(script)
+    assert code == -signal.SIGTERM and "step 9 is saved" in said and "WARNING" not in said
+
+
 def test_two_trainings_side_by_side_know_each_others_optimizers(run: Any) -> None:
     script = """
 other = torch.nn.Linear(3, 1)
