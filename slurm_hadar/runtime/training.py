@@ -29,7 +29,13 @@ from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.shares import Shares
 from slurm_hadar.runtime.checkpoint.forgotten import Forgotten, generators_beside
-from slurm_hadar.runtime.checkpoint.parts import also_of, classes_of, named, restore
+from slurm_hadar.runtime.checkpoint.parts import (
+    also_of,
+    classes_of,
+    named,
+    restore,
+    warn_of_what_cannot_be_loaded,
+)
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
 from slurm_hadar.runtime.checkpoint.saver import Saver
 from slurm_hadar.runtime.checkpoint.store import Checkpoint
@@ -131,6 +137,8 @@ def train(
     store = store_here(directory, name, keep)
     link = Link(gang, resumable=store is not None)
     saver = Saver(store, gang, link, async_save) if store is not None else None
+    if saver is not None and gang.leads:
+        warn_of_what_cannot_be_loaded(parts["model"])
     drawn_from = [*feed.drawn_from, *(one.of for one in with_state.values() if hasattr(one, "of"))]
     beside = generators_beside(sys._getframe(1), drawn_from)  # noqa: SLF001 - what the script has where it calls this
     return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance, beside)

@@ -12,7 +12,7 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.generators import followed
 from slurm_hadar.runtime.checkpoint import sharded
 
-__all__ = ["also_of", "classes_of", "named", "targets_of", "restore", "state_of"]
+__all__ = ["also_of", "classes_of", "named", "restore", "state_of", "targets_of", "warn_of_what_cannot_be_loaded"]
 
 _LONGEST_REASON = 500
 _PLAIN = (bool, int, float, str, type(None))
@@ -110,6 +110,22 @@ def _refuse_fsdp1(part: Any) -> None:
         raise CheckpointError(
             "FullyShardedDataParallel (FSDP1) is not supported: use torch.distributed.fsdp.fully_shard"
         )
+
+
+def warn_of_what_cannot_be_loaded(models: Mapping[str, Any]) -> None:
+    """Tell of a model whose ``state_dict`` leaves out what PyTorch's own ``load_state_dict`` asks for, as of adapters
+    alone: saves would go well, and no run could resume."""
+    torch = sys.modules.get("torch")
+    for model in models.values():
+        if torch is None or getattr(type(model), "load_state_dict", None) is not torch.nn.Module.load_state_dict:
+            continue
+        left_out = sorted({name for name, _ in model.named_parameters()} - model.state_dict().keys())
+        if left_out:
+            say(
+                f"WARNING: the state_dict() of {type(model).__name__} leaves out {len(left_out)} parameters "
+                f"({left_out[0]}{', ...' if left_out[1:] else ''}) that its load_state_dict() asks for: no run could go "
+                "on from what is saved"
+            )
 
 
 def _refuse_zero(part: Any) -> None:

@@ -228,6 +228,20 @@ for _ in (run := slurm_hadar.train(model, two, total_steps=400)):
     assert code == -signal.SIGTERM and "step 9 is saved" in said and "WARNING" not in said
 
 
+def test_a_model_that_saves_less_than_it_asks_for_is_told_of_at_once(run: Any) -> None:
+    script = """
+class Adapter(nn.Module):
+    def __init__(self): super().__init__(); self.base, self.a = nn.Linear(3, 1), nn.Parameter(torch.zeros(1, 3))
+    def forward(self, x): return self.base(x) + x @ self.a.T
+    def state_dict(self, *, destination, prefix="", keep_vars=False): destination[prefix + "a"] = self.a.detach()
+model = nn.Sequential({})
+slurm_hadar.train(model, optimizer, total_steps=3)
+"""
+    for layers, told in (("Adapter()", True), ("nn.Linear(3, 1)", False)):
+        said = run(script.replace("{}", layers))[2]
+        assert ("leaves out 2 parameters (0.base.bias, ...) that its load_state_dict() asks for" in said) == told
+
+
 def test_two_trainings_side_by_side_know_each_others_optimizers(run: Any) -> None:
     script = """
 other = torch.nn.Linear(3, 1)
