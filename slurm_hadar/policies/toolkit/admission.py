@@ -67,12 +67,14 @@ def within_bounds(allocate: _Allocate) -> _Allocate:
 def _for_now(snapshot: Snapshot, plan: Plan, kept_off: Mapping[str, str]) -> dict[str, Wait]:
     """The true reasons of jobs that a policy takes for such as can never run, since it was not shown the nodes that
     have no room for them now."""
+    hopeless = [job_id for job_id in kept_off if job_id in plan.waits and plan.waits[job_id].tier is Tier.CANNOT_RUN]
+    if not hopeless:
+        return {}
     of = Obstacles(Arena.of(snapshot)).of
-    hopeless = {job_id for job_id, wait in plan.waits.items() if wait.tier is Tier.CANNOT_RUN}
-    there = [(job_id, of(snapshot.job[job_id])) for job_id in hopeless & kept_off.keys()]
+    there = {job_id: of(snapshot.job[job_id]) for job_id in hopeless}
     return {
         job_id: Wait(Tier.TRANSIENT, kept_off[job_id])
-        for job_id, obstacle in there
+        for job_id, obstacle in there.items()
         if obstacle is None or obstacle.tier is not Tier.CANNOT_RUN
     }
 

@@ -123,8 +123,8 @@ def warn_of_what_cannot_be_loaded(models: Mapping[str, Any]) -> None:
         if left_out:
             say(
                 f"WARNING: the state_dict() of {type(model).__name__} leaves out {len(left_out)} parameters "
-                f"({left_out[0]}{', ...' if left_out[1:] else ''}) that its load_state_dict() asks for: no run could go "
-                "on from what is saved"
+                f"({left_out[0]}{', ...' if left_out[1:] else ''}) that its load_state_dict() asks for: no run could "
+                "go on from what is saved"
             )
 
 
