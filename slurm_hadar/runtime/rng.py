@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["capture", "restore", "seed"]
+__all__ = ["capture", "restore", "restore_held", "seed"]
 
 
 def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
@@ -42,6 +42,13 @@ def restore(states: dict[str, Any], generators: Iterable[Any] = ()) -> None:
         numpy.random.set_state(tuple(states["numpy"]))
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["cuda"])
+    restore_held(states, generators)
+
+
+def restore_held(states: dict[str, Any], generators: Iterable[Any]) -> None:
+    """Put back those of ``generators`` alone."""
+    import torch
+
     held = list(generators)
     if "held" in states:
         known = dict(zip(states["held"], states["generators"], strict=True))

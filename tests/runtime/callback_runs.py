@@ -149,6 +149,17 @@ class Augmented(torch.utils.data.Dataset[Any]):
         return {**self.data[index], "x": self.data[index]["x"] + 0.1 * torch.randn(6) + random.random()}
 
 
+class Held(Augmented):
+    """Draws them from a generator of its own."""
+
+    def __init__(self, data: list[Any]) -> None:
+        super().__init__(data)
+        self.dice = random.Random(5)
+
+    def __getitem__(self, index: int) -> Any:
+        return {**self.data[index], "x": self.data[index]["x"] + self.dice.random()}
+
+
 class Stream(torch.utils.data.IterableDataset[Any]):
     """Its length is not known."""
 
@@ -186,6 +197,7 @@ def huggingface_run() -> None:
     torch.manual_seed(0)
     data: Any = [{"x": torch.randn(6), "labels": torch.randn(1)} for _ in range(100)]
     kinds = {"": data, "augmented": Augmented(data), "stream": Stream(data)}
+    kinds["held"] = torch.utils.data.Subset(Held(data), range(96))
     model = Net()
     arguments = TrainingArguments(
         os.environ["TMPDIR"] + "/output",

@@ -68,6 +68,7 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         ),
         ("huggingface", {"STAGES": "1", "TRAINER": '{"max_steps": 33}'}, (9, 20)),
         ("huggingface", {"DATA": "augmented", "TRAINER": '{"max_steps": 33}'}, (5, 20)),
+        ("huggingface", {"DATA": "held", "TRAINER": '{"max_steps": 40}'}, (14, 30)),
         ("huggingface", {"DATA": "stream", "TRAINER": '{"max_steps": 45, "eval_strategy": "no"}'}, (9, 27, 40)),
     ],
     ids=[
@@ -80,6 +81,7 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         "huggingface, workers that are kept",
         "huggingface, stages",
         "huggingface, augmenting",
+        "huggingface, augmenting by a generator that a part of the data holds, to an epoch's end",
         "huggingface, a stream",
     ],
 )

@@ -30,7 +30,8 @@ _REPLACED = ("get_train_dataloader", "_init_training_state", "_run_epoch")
 @dataclass(frozen=True, slots=True)
 class Place:
     """Of one worker: the epoch, and how many of its batches were used; its random states at the epoch's beginning,
-    before the batch that was fetched ahead, and now. At the beginning of an epoch the Trainer has its own."""
+    before the batch that was fetched ahead, and now. At the beginning of an epoch the Trainer has its own, but for
+    those of generators that the data hold."""
 
     epoch: int
     used: int = 0
@@ -79,6 +80,8 @@ class _Batches:
         if start is not None and start.epoch:
             warm_up(self._loader)
         if start is None or start.begun is None:
+            if start is not None and start.now is not None:
+                rng.restore_held(start.now, self._generators)
             self._begun = rng.capture(self._generators)
             return iter(self._loader), None
         self._begun, self._fetched = start.begun, start.used
@@ -97,9 +100,15 @@ class _Batches:
     def place(self, epoch: int) -> Place | None:
         """After a step, when all that the Trainer was given is used, and one is fetched ahead. None: the epoch is gone
         through by another loader."""
-        if self._begun is None or self.ended:
+        if self._begun is None:
             return None
+        if self.ended:
+            return self.over(epoch)
         return Place(epoch, self._fetched - 1, self._begun, self._before, rng.capture(self._generators))
+
+    def over(self, epoch: int) -> Place:
+        """When all of an epoch is used: the beginning of the next one."""
+        return Place(epoch + 1, now=rng.capture(self._generators))
 
 
 class Placed:
@@ -175,7 +184,7 @@ class Placed:
         if self._batches is None:
             return None
         if epoch_over:
-            return Place(self._epoch + 1)
+            return self._batches.over(self._epoch)
         return self._batches.place(self._epoch)
 
     def leave(self) -> None:
