@@ -105,6 +105,21 @@ def stages() -> Any:
     return Stages()
 
 
+def loaders_made_anew(data: Any, training: dict[str, Any], validating: dict[str, Any]) -> Any:
+    """Of another size in each pair of epochs."""
+    import lightning
+
+    class Data(lightning.LightningDataModule):
+        def train_dataloader(self) -> Any:
+            assert self.trainer is not None
+            return DataLoader(data, 8 + 4 * (self.trainer.current_epoch // 2), shuffle=True, **training)
+
+        def val_dataloader(self) -> Any:
+            return DataLoader(data, 50, **validating)
+
+    return Data()
+
+
 def lightning_run() -> None:
     """Dropout, batch norm, a schedule, shuffling, augmentation by Python's random, validation amid the epochs."""
     import lightning
@@ -130,8 +145,12 @@ def lightning_run() -> None:
         **{"max_epochs": 5, **json.loads(os.environ.get("TRAINER", "{}"))},
     )
     workers = {"num_workers": int(os.environ.get("WORKERS", 0)), "persistent_workers": "KEPT" in os.environ}
-    loader = DataLoader(data, batch_size=8, shuffle=True, **workers)
-    trainer.fit(model, loader, DataLoader(data, batch_size=50, **(workers if "KEPT" in os.environ else {})))
+    validating = workers if "KEPT" in os.environ else {}
+    if "ANEW" in os.environ:
+        trainer.fit(model, datamodule=loaders_made_anew(data, workers, validating))
+    else:
+        loader = DataLoader(data, batch_size=8, shuffle=True, **workers)
+        trainer.fit(model, loader, DataLoader(data, batch_size=50, **validating))
     if trainer.is_global_zero:
         say(weights=digest(model.net), steps=trainer.global_step, epoch=trainer.current_epoch)
 

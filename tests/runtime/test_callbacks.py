@@ -60,6 +60,12 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         ("huggingface", {}, (9, 27, 40)),
         ("lightning", {"WORKERS": "1", "KEPT": "1"}, (20, 44)),
         ("lightning", {"STAGES": "1"}, (20, 35, 53)),
+        ("lightning", {"ANEW": "1", "TRAINER": '{"reload_dataloaders_every_n_epochs": 1}'}, (18, 30, 45)),
+        (
+            "lightning",
+            {"ANEW": "1", "WORKERS": "1", "KEPT": "1", "TRAINER": '{"reload_dataloaders_every_n_epochs": 2}'},
+            (18, 30, 45),
+        ),
         ("huggingface", {"TRAINER": '{"max_steps": 23, "gradient_accumulation_steps": 2}'}, (9, 16)),
         (
             "huggingface",
@@ -77,6 +83,8 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         "huggingface",
         "lightning, workers that are kept",
         "lightning, stages and plateaus",
+        "lightning, loaders made anew",
+        "lightning, loaders made anew that keep workers",
         "huggingface, accumulating",
         "huggingface, workers that are kept",
         "huggingface, stages",

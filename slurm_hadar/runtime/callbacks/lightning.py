@@ -22,7 +22,7 @@ from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import warm_up
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback, freeze, frozen_in
-from slurm_hadar.runtime.callbacks.loader import Position, positioned
+from slurm_hadar.runtime.callbacks.loader import Position, entered, positioned
 from slurm_hadar.runtime.checkpoint import files
 
 __all__ = ["LightningCallback"]
@@ -47,6 +47,7 @@ class _Hooks(CourseCallback):
     _start: Position | None = None
     _loaded: dict[str, Any] | None = None
     _finished = False
+    _validated = True
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Claim the job's checkpoints; have the newest one loaded, whatever ``ckpt_path`` says."""
@@ -56,6 +57,7 @@ class _Hooks(CourseCallback):
         trainer.callbacks.remove(self)
         trainer.callbacks.insert(0, self)  # a save comes before other callbacks see the next batch
         self._step, self._due, self._start, self._loaded, self._finished = 0, None, None, None, False
+        self._validated = True
         signals = getattr(trainer, "_signal_connector", None)
         self._course = Course(
             self._options, FOLDER, saves=not trainer.fast_dev_run, theirs=lambda handler: _only_of(signals, handler)
@@ -71,7 +73,8 @@ class _Hooks(CourseCallback):
         states = folder / f"random-{self._course.gang.rank}.pt"
         if states.exists():  # a gang may have more workers than the one that saved
             self._start = Position(**files.load(states))
-            if self._start.validated:
+            self._validated = self._start.validated
+            if self._validated:
                 _keep_workers(trainer.fit_loop.epoch_loop.val_loop)
         connector = trainer._checkpoint_connector
 
@@ -88,6 +91,8 @@ class _Hooks(CourseCallback):
         combined = importlib.import_module(f"{flavour}.utilities").CombinedLoader
         self._loader = positioned(type(source).dataloader(source), combined)
         self._loader.start, self._start = self._start, None
+        if self._due is not None:  # the step to be saved was the last of an epoch, and the next one has a loader anew
+            self._loader.capture_next()
         return self._loader
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -137,13 +142,16 @@ class _Hooks(CourseCallback):
             trainer.fit_loop._restarting = False  # else Lightning leaves out this epoch's end for plateau schedulers
             if "accumulate" in self._loaded:  # not before: its own callback refuses any but 1 when a training starts
                 trainer.accumulate_grad_batches = self._loaded["accumulate"]
+            validation = trainer.fit_loop.epoch_loop.val_loop._combined_loader
+            if validation is not None and not self._validated:
+                validation.reset()  # Lightning has entered its loaders, to count the batches of the last one
             self._loaded = None
         if self._course is None or self._due is None:
             return
         due, self._due = self._due, None
         loader = self._loader
         now = loader.states or rng.capture(loader.generators())
-        place = Position(batch_idx, loader.epoch_states, now, trainer.current_epoch, _has_validated(trainer))
+        place = Position(batch_idx, loader.epoch_states, now, loader.begun, _has_validated(trainer))
         self._course.fulfil(due, self._step, lambda folder: self._write(trainer, folder, place))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -154,9 +162,10 @@ class _Hooks(CourseCallback):
         progress = trainer.fit_loop.epoch_progress.current
         whole = progress.processed == progress.ready
         used = trainer.fit_loop.epoch_loop.batch_progress.current.completed
-        place = Position(used, self._loader.epoch_states, now, trainer.current_epoch, _has_validated(trainer))
+        place = Position(used, self._loader.epoch_states, now, self._loader.begun, _has_validated(trainer))
         if whole:
-            place = replace(place, used=0, epoch=now, now=None)
+            again = entered(self._loader) and not _loads_anew(trainer.fit_loop, "train")
+            place = replace(place, used=0, epoch=now, now=None, begun=again)
         due, self._due, self._finished = self._due, None, trainer.should_stop
         self._course.end(self._step, lambda folder: self._write(trainer, folder, place), due)
 
@@ -199,7 +208,12 @@ def _in_force(trainer: Any, module: Any) -> dict[str, Any]:
     """What hooks at the beginning of an epoch have set, which are not called in the midst of one; and the latest
     metrics, by which schedulers and callbacks may go before the next validation."""
     metrics = {name: value.detach().cpu().clone() for name, value in trainer.callback_metrics.items()}
-    return {"accumulate": trainer.accumulate_grad_batches, "frozen": frozen_in(module), "metrics": metrics}
+    return {
+        "accumulate": trainer.accumulate_grad_batches,
+        "frozen": frozen_in(module),
+        "metrics": metrics,
+        "loaded": _loaded_ago(trainer),
+    }
 
 
 def _put_in_force(trainer: Any, module: Any, saved: dict[str, Any]) -> None:
@@ -208,11 +222,35 @@ def _put_in_force(trainer: Any, module: Any, saved: dict[str, Any]) -> None:
     freeze(module, saved["frozen"])
     metrics = {name: value.to(module.device) for name, value in saved["metrics"].items()}
     trainer._logger_connector._callback_metrics.update(metrics)
+    for (loop, stage), ago in zip(_loops(trainer), saved.get("loaded", ()), strict=False):
+        if loop._combined_loader is not None:  # reload_dataloaders_every_n_epochs counts on
+            setattr(loop, _last_load(stage), trainer.current_epoch - ago)
+
+
+def _loops(trainer: Any) -> list[tuple[Any, str]]:
+    return [(trainer.fit_loop, "train"), (trainer.fit_loop.epoch_loop.val_loop, "val")]
+
+
+def _last_load(stage: str) -> str:
+    return f"_last_{stage}_dl_reload_epoch"
+
+
+def _loaded_ago(trainer: Any) -> list[int]:
+    """How many epochs ago the loaders of training and validation were made; 0 for those that are to be made anew."""
+    every = trainer.reload_dataloaders_every_n_epochs or math.inf
+    agos = [trainer.current_epoch - getattr(loop, _last_load(stage)) for loop, stage in _loops(trainer)]
+    return [int(ago) if ago < every else 0 for ago in agos]
+
+
+def _loads_anew(loop: Any, stage: str) -> bool:
+    """Whether the next epoch has other loaders than the last; those that the script has made itself stay."""
+    return bool(getattr(loop, f"_should_reload_{stage}_dl")) and loop._data_source.is_module()
 
 
 def _has_validated(trainer: Any) -> bool:
-    """Whether the validation's loaders were gone through, be it for Lightning's sanity check."""
-    return trainer.fit_loop.epoch_loop.val_loop._combined_loader is not None
+    """Whether the validation's next loaders keep workers since they were gone through, be it for a sanity check."""
+    loop = trainer.fit_loop.epoch_loop.val_loop
+    return loop._combined_loader is not None and entered(loop._combined_loader) and not _loads_anew(loop, "val")
 
 
 def _keep_workers(loop: Any) -> None:
@@ -244,11 +282,14 @@ def _check(trainer: Any) -> None:
         (getattr(trainer, "_checkpoint_connector", None), "resume_start"),
         (getattr(trainer, "_checkpoint_connector", None), "dump_checkpoint"),
         (getattr(loops, "_data_source", None), "dataloader"),
+        (getattr(loops, "_data_source", None), "is_module"),
         (loops, "_restarting"),
+        (loops, "_last_train_dl_reload_epoch"),
         (getattr(getattr(trainer, "_logger_connector", None), "_callback_metrics", None), "update"),
         (epoch_loop, "_batches_that_stepped"),
         (getattr(epoch_loop, "val_loop", None), "setup_data"),
         (getattr(epoch_loop, "val_loop", None), "_combined_loader"),
+        (getattr(epoch_loop, "val_loop", None), "_last_val_dl_reload_epoch"),
         (getattr(epoch_loop, "batch_progress", None), "is_last_batch"),
     ]
     missing = [name for part, name in needed if not hasattr(part, name)]

@@ -16,13 +16,13 @@ from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import enter, warm_up
 from slurm_hadar.runtime.batches.generators import generators_of
 
-__all__ = ["Position", "positioned"]
+__all__ = ["Position", "entered", "positioned"]
 
 
 @dataclass(slots=True)
 class Position:
-    """Batches of the epoch that were used; this worker's random states at the epoch's beginning, and now; how many
-    epochs have been begun before this one; whether the loaders of the validation were gone through.
+    """Batches of the epoch that were used; this worker's random states at the epoch's beginning, and now; whether its
+    loaders keep workers since an epoch before it; whether those of the validation do.
 
     ``now`` None: the epoch has not begun yet.
     """
@@ -30,7 +30,7 @@ class Position:
     used: int
     epoch: dict[str, Any] | None
     now: dict[str, Any] | None
-    begun: int = 0
+    begun: int = 0  # of an older version: the epoch's number
     validated: bool = False
 
 
@@ -60,10 +60,13 @@ class _Positions:
     start: Position | None = None
     epoch_states: dict[str, Any] | None = None
     states: dict[str, Any] | None = None
+    begun = False
     _begun = True
     _wanted = False
 
     def __iter__(self) -> Any:
+        if not self._begun and self.start is None:  # Lightning begins with loaders made anew twice: that draws, too
+            iter(self._iterator)
         self._iterator = _iterator_class(self)(self.flattened, self._limits)
         self._begun = False
         return self
@@ -89,6 +92,7 @@ class _Positions:
         if start is not None and start.begun:
             for loader in self.flattened:
                 warm_up(loader)
+        self.begun = entered(self)
         if start is not None and start.epoch is not None:
             rng.restore(start.epoch, self.generators())
         self.epoch_states = rng.capture(self.generators())
@@ -110,6 +114,11 @@ class _Positions:
         self._iterator.iterables = [_Begun(batches, len(self.flattened[0]))]
         iter(self._iterator)
         self._iterator._idx = used
+
+
+def entered(combined_loader: Any) -> bool:
+    """Whether some of its loaders keep the workers that they were gone through with."""
+    return any(getattr(loader, "_iterator", None) is not None for loader in combined_loader.flattened)
 
 
 def positioned(source: Any, combined_loader: type) -> Any:
