@@ -57,6 +57,7 @@ def lightning_model() -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.net = network()
+            self.lr = 0.01
 
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
             x, y = batch
@@ -86,7 +87,7 @@ def lightning_model() -> Any:
                 say(epoch_over=self.current_epoch)
 
         def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+            optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr)
             return {"optimizer": optimizer, "lr_scheduler": schedule(optimizer)}
 
     return Net()
@@ -105,14 +106,22 @@ def stages() -> Any:
     return Stages()
 
 
+def searches() -> list[Any]:
+    from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+
+    return [BatchSizeFinder(init_val=3, max_trials=2, steps_per_trial=1), LearningRateFinder(num_training_steps=20)]
+
+
 def loaders_made_anew(data: Any, training: dict[str, Any], validating: dict[str, Any]) -> Any:
     """Of another size in each pair of epochs."""
     import lightning
 
     class Data(lightning.LightningDataModule):
+        batch_size = 8
+
         def train_dataloader(self) -> Any:
             assert self.trainer is not None
-            return DataLoader(data, 8 + 4 * (self.trainer.current_epoch // 2), shuffle=True, **training)
+            return DataLoader(data, self.batch_size + 4 * (self.trainer.current_epoch // 2), shuffle=True, **training)
 
         def val_dataloader(self) -> Any:
             return DataLoader(data, 50, **validating)
@@ -133,10 +142,12 @@ def lightning_run() -> None:
     model = lightning_model()
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.LightningCallback(**options())]
     callbacks += [stages()] if "STAGES" in os.environ else []
+    callbacks += searches() if "SEARCHES" in os.environ else []
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=int(os.environ.get("WORLD_SIZE", 1)),
         logger=False,
+        default_root_dir=os.environ["TMPDIR"],
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -152,7 +163,7 @@ def lightning_run() -> None:
         loader = DataLoader(data, batch_size=8, shuffle=True, **workers)
         trainer.fit(model, loader, DataLoader(data, batch_size=50, **validating))
     if trainer.is_global_zero:
-        say(weights=digest(model.net), steps=trainer.global_step, epoch=trainer.current_epoch)
+        say(weights=digest(model.net), steps=trainer.global_step, epoch=trainer.current_epoch, rate=model.lr)
 
 
 class Augmented(torch.utils.data.Dataset[Any]):

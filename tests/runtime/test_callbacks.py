@@ -117,6 +117,21 @@ def test_killed_and_resumed_is_bit_identical(
     assert said.count("hadar: resumed from gen-") == len(stops) + 1
 
 
+def test_a_search_before_the_training_is_not_made_again(
+    job_env: dict[str, str], train: Callable[..., tuple[list[list[Line]], list[int], str]]
+) -> None:
+    """Lightning's finders of a learning rate and a batch size: a resumed run goes on, with what the first had found."""
+    first = {"ANEW": "1", "SEARCHES": "1", "EVERY": "4"}
+    cuts = [{**first, "STOP": str(stop), "SLURM_RESTART_COUNT": str(n)} for n, stop in enumerate((30, 35))]
+    alone, end = elsewhere(job_env, "alone", **first), {**first, "SLURM_RESTART_COUNT": "2"}
+    (expected, cut, again, last), statuses, said = train(job_env, "lightning", alone, *cuts, end)
+
+    assert statuses == [0, -9, -9, 0], said
+    assert cut == expected[: len(cut)] and last[-1] == expected[-1] and last[-1]["rate"] != 0.01
+    assert again and follows(again, expected) and follows(last, expected)
+    assert "WARNING" not in said
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_told_to_end_it_saves_first(
     library: Any, job_env: dict[str, str], train: Callable[..., tuple[list[list[Line]], list[int], str]]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import warm_up
+from slurm_hadar.runtime.callbacks import finders
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback, freeze, frozen_in
 from slurm_hadar.runtime.callbacks.loader import Position, entered, positioned
 from slurm_hadar.runtime.checkpoint import files
@@ -58,6 +59,9 @@ class _Hooks(CourseCallback):
         trainer.callbacks.insert(0, self)  # a save comes before other callbacks see the next batch
         self._step, self._due, self._start, self._loaded, self._finished = 0, None, None, None, False
         self._validated = True
+        if finders.searches_only(trainer):  # no training: nothing to resume, nothing to save
+            self._course = None
+            return
         signals = getattr(trainer, "_signal_connector", None)
         self._course = Course(
             self._options, FOLDER, saves=not trainer.fast_dev_run, theirs=lambda handler: _only_of(signals, handler)
@@ -76,6 +80,7 @@ class _Hooks(CourseCallback):
             self._validated = self._start.validated
             if self._validated:
                 _keep_workers(trainer.fit_loop.epoch_loop.val_loop)
+        finders.leave_out(trainer)
         connector = trainer._checkpoint_connector
 
         def resume_start(*_: Any, **__: Any) -> None:
@@ -101,6 +106,7 @@ class _Hooks(CourseCallback):
             "step": self._step,
             "batches_that_stepped": trainer.fit_loop.epoch_loop._batches_that_stepped,
             "finished": self._finished,
+            "found": finders.found(trainer, pl_module),
             **_in_force(trainer, pl_module),
         }
 
@@ -108,8 +114,15 @@ class _Hooks(CourseCallback):
         self._step = checkpoint.get(KEY, {}).get("step", checkpoint.get("global_step", 0))
         if self._course is not None and self._course.saved_step is not None:
             self._loaded = checkpoint[KEY]
+            if trainer.strategy.restore_checkpoint_after_setup:  # after on_fit_start
+                self._put_found_back(trainer, pl_module)
+
+    def _put_found_back(self, trainer: Any, pl_module: Any) -> None:
+        if self._course is not None and self._loaded is not None:
+            finders.put_back(trainer, pl_module, self._loaded.get("found", {}), self._course.gang.leads)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        self._put_found_back(trainer, pl_module)
         if self._loaded is not None and self._loaded["finished"]:
             trainer.should_stop = True  # ended early by someone's wish, which Lightning's checkpoints do not hold
 
@@ -172,6 +185,7 @@ class _Hooks(CourseCallback):
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage == "fit":
             trainer.fit_loop._data_source.__dict__.pop("dataloader", None)
+            finders.take_back(trainer)
             if self._course is not None and self._loaded is not None:  # resumed at its end: no step was made
                 self._course.begin(self._step, self._step)
             if self._course is not None:
