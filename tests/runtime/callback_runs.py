@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import slurm_hadar
 
@@ -60,7 +60,7 @@ def lightning_model() -> Any:
             self.lr = 0.01
 
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            x, y = batch
+            x, y = (torch.cat(part) for part in zip(*batch, strict=True)) if "SEVERAL" in os.environ else batch
             loss = nn.functional.mse_loss(self.net(x + 0.01 * random.random()), y)
             number, loops = self.trainer.fit_loop.total_batch_idx, self.trainer.fit_loop
             if self.global_rank == 0:
@@ -160,7 +160,9 @@ def lightning_run() -> None:
     if "ANEW" in os.environ:
         trainer.fit(model, datamodule=loaders_made_anew(data, workers, validating))
     else:
-        loader = DataLoader(data, batch_size=8, shuffle=True, **workers)
+        loader: Any = DataLoader(data, batch_size=8, shuffle=True, **workers)
+        if "SEVERAL" in os.environ:  # which begin again in the midst of an epoch
+            loader = [loader, *(DataLoader(data, 8, sampler=RandomSampler(range(n))) for n in (30, 8))]
         trainer.fit(model, loader, DataLoader(data, batch_size=50, **validating))
     if trainer.is_global_zero:
         say(weights=digest(model.net), steps=trainer.global_step, epoch=trainer.current_epoch, rate=model.lr)

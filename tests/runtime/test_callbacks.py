@@ -60,6 +60,7 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         ("huggingface", {}, (9, 27, 40)),
         ("lightning", {"WORKERS": "1", "KEPT": "1"}, (20, 44)),
         ("lightning", {"STAGES": "1"}, (20, 35, 53)),
+        ("lightning", {"SEVERAL": "1"}, (5, 20, 35, 53)),
         ("lightning", {"ANEW": "1", "TRAINER": '{"reload_dataloaders_every_n_epochs": 1}'}, (18, 30, 45)),
         (
             "lightning",
@@ -83,6 +84,7 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         "huggingface",
         "lightning, workers that are kept",
         "lightning, stages and plateaus",
+        "lightning, loaders of several lengths",
         "lightning, loaders made anew",
         "lightning, loaders made anew that keep workers",
         "huggingface, accumulating",

@@ -164,21 +164,22 @@ class _Hooks(CourseCallback):
         due, self._due = self._due, None
         loader = self._loader
         now = loader.states or rng.capture(loader.generators())
-        place = Position(batch_idx, loader.epoch_states, now, loader.begun, _has_validated(trainer))
+        place = Position(batch_idx, loader.epoch_states, now, loader.begun, _has_validated(trainer), loader.passes)
         self._course.fulfil(due, self._step, lambda folder: self._write(trainer, folder, place))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Save the end, too: a job that is started once more does not train again."""
         if self._course is None:
             return
-        now = rng.capture(self._loader.generators())
+        loader = self._loader
+        now = rng.capture(loader.generators())
         progress = trainer.fit_loop.epoch_progress.current
         whole = progress.processed == progress.ready
         used = trainer.fit_loop.epoch_loop.batch_progress.current.completed
-        place = Position(used, self._loader.epoch_states, now, self._loader.begun, _has_validated(trainer))
+        place = Position(used, loader.epoch_states, now, loader.begun, _has_validated(trainer), loader.passes)
         if whole:
-            again = entered(self._loader) and not _loads_anew(trainer.fit_loop, "train")
-            place = replace(place, used=0, epoch=now, now=None, begun=again)
+            again = entered(loader) and not _loads_anew(trainer.fit_loop, "train")
+            place = replace(place, used=0, epoch=now, now=None, begun=again, passes=[])
         due, self._due, self._finished = self._due, None, trainer.should_stop
         self._course.end(self._step, lambda folder: self._write(trainer, folder, place), due)
 

@@ -8,8 +8,8 @@ batches that were used are left out.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_hadar.runtime import rng
@@ -22,7 +22,8 @@ __all__ = ["Position", "entered", "positioned"]
 @dataclass(slots=True)
 class Position:
     """Batches of the epoch that were used; this worker's random states at the epoch's beginning, and now; whether its
-    loaders keep workers since an epoch before it; whether those of the validation do.
+    loaders keep workers since an epoch before it; whether those of the validation do; of each loader that begins again
+    in the midst of the epoch, the random states before its latest passes, by their numbers.
 
     ``now`` None: the epoch has not begun yet.
     """
@@ -32,6 +33,30 @@ class Position:
     now: dict[str, Any] | None
     begun: int = 0  # of an older version: the epoch's number
     validated: bool = False
+    passes: list[dict[int, dict[str, Any]]] = field(default_factory=list)
+
+
+class _Cycled:
+    """One of several loaders, which begins again when it is used up before the others are.
+
+    Its order is then drawn while the model draws, so that the states are kept, and a resumed run goes on with them.
+    """
+
+    def __init__(self, loader: Any, generators: Callable[[], list[Any]]) -> None:
+        self._loader, self._generators, self._number = loader, generators, 0
+        self.passes: dict[int, dict[str, Any]] = {}
+        self.start: dict[int, dict[str, Any]] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        self._number += 1
+        if self._number in self.start:
+            rng.restore(self.start.pop(self._number), self._generators())
+        if self._number > 1:  # the first is the epoch's own; two, since one may be of a batch that is fetched ahead
+            self.passes = dict([*self.passes.items(), (self._number, rng.capture(self._generators()))][-2:])
+        return iter(self._loader)
+
+    def __len__(self) -> int:
+        return len(self._loader)
 
 
 class _Begun:
@@ -57,6 +82,7 @@ class _Positions:
     _limits: Any
     flattened: list[Any]
     _iterator: Any
+    _cycled: list[_Cycled]
     start: Position | None = None
     epoch_states: dict[str, Any] | None = None
     states: dict[str, Any] | None = None
@@ -67,7 +93,8 @@ class _Positions:
     def __iter__(self) -> Any:
         if not self._begun and self.start is None:  # Lightning begins with loaders made anew twice: that draws, too
             iter(self._iterator)
-        self._iterator = _iterator_class(self)(self.flattened, self._limits)
+        self._cycled = [_Cycled(loader, self.generators) for loader in self.flattened] if self._cycles() else []
+        self._iterator = _iterator_class(self)(self._cycled or self.flattened, self._limits)
         self._begun = False
         return self
 
@@ -83,6 +110,13 @@ class _Positions:
         """The user's own generators, whose states belong to the position."""
         return [g for loader in self.flattened for g in generators_of(loader)]
 
+    def _cycles(self) -> bool:
+        return self._mode == "max_size_cycle" and len(self.flattened) > 1
+
+    @property
+    def passes(self) -> list[dict[int, dict[str, Any]]]:
+        return [loader.passes for loader in self._cycled]
+
     def capture_next(self) -> None:
         """Keep the random states just before the next batch is fetched, in ``states``."""
         self._wanted, self.states = True, None
@@ -96,6 +130,8 @@ class _Positions:
         if start is not None and start.epoch is not None:
             rng.restore(start.epoch, self.generators())
         self.epoch_states = rng.capture(self.generators())
+        for loader, passes in zip(self._cycled, start.passes if start is not None else (), strict=False):
+            loader.start = dict(passes)
         if start is None or not start.used:
             iter(self._iterator)
         else:
