@@ -161,6 +161,8 @@ def lightning_run() -> None:
         trainer.fit(model, datamodule=loaders_made_anew(data, workers, validating))
     else:
         loader: Any = DataLoader(data, batch_size=8, shuffle=True, **workers)
+        if "STREAM" in os.environ:
+            loader = DataLoader(Noisy([data[i] for i in range(len(data))]), batch_size=8)
         if "SEVERAL" in os.environ:  # which begin again in the midst of an epoch
             loader = [loader, *(DataLoader(data, 8, sampler=RandomSampler(range(n))) for n in (30, 8))]
         trainer.fit(model, loader, DataLoader(data, batch_size=50, **validating))
@@ -200,6 +202,13 @@ class Stream(torch.utils.data.IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.data)
+
+
+class Noisy(Stream):
+    """Draws random numbers for each sample, from generators that the model draws from."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((x + 0.1 * torch.randn(6) + random.random(), y) for x, y in self.data)
 
 
 def huggingface_run() -> None:

@@ -61,6 +61,14 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         ("lightning", {"WORKERS": "1", "KEPT": "1"}, (20, 44)),
         ("lightning", {"STAGES": "1"}, (20, 35, 53)),
         ("lightning", {"SEVERAL": "1"}, (5, 20, 35, 53)),
+        (
+            "lightning",
+            {
+                "STREAM": "1",
+                "TRAINER": '{"max_steps": 50, "val_check_interval": 4, "check_val_every_n_epoch": null}',
+            },
+            (9, 27, 40),
+        ),
         ("lightning", {"ANEW": "1", "TRAINER": '{"reload_dataloaders_every_n_epochs": 1}'}, (18, 30, 45)),
         (
             "lightning",
@@ -85,6 +93,7 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         "lightning, workers that are kept",
         "lightning, stages and plateaus",
         "lightning, loaders of several lengths",
+        "lightning, a stream",
         "lightning, loaders made anew",
         "lightning, loaders made anew that keep workers",
         "huggingface, accumulating",

@@ -49,6 +49,7 @@ class _Hooks(CourseCallback):
     _loaded: dict[str, Any] | None = None
     _finished = False
     _validated = True
+    _after: dict[str, Any] | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Claim the job's checkpoints; have the newest one loaded, whatever ``ckpt_path`` says."""
@@ -58,7 +59,7 @@ class _Hooks(CourseCallback):
         trainer.callbacks.remove(self)
         trainer.callbacks.insert(0, self)  # a save comes before other callbacks see the next batch
         self._step, self._due, self._start, self._loaded, self._finished = 0, None, None, None, False
-        self._validated = True
+        self._validated, self._after = True, None
         if finders.searches_only(trainer):  # no training: nothing to resume, nothing to save
             self._course = None
             return
@@ -77,7 +78,7 @@ class _Hooks(CourseCallback):
         states = folder / f"random-{self._course.gang.rank}.pt"
         if states.exists():  # a gang may have more workers than the one that saved
             self._start = Position(**files.load(states))
-            self._validated = self._start.validated
+            self._validated, self._after = self._start.validated, self._start.after
             if self._validated:
                 _keep_workers(trainer.fit_loop.epoch_loop.val_loop)
         finders.leave_out(trainer)
@@ -158,6 +159,8 @@ class _Hooks(CourseCallback):
             validation = trainer.fit_loop.epoch_loop.val_loop._combined_loader
             if validation is not None and not self._validated:
                 validation.reset()  # Lightning has entered its loaders, to count the batches of the last one
+            if self._after is not None:  # between the batch that was fetched ahead and here Lightning draws, too
+                rng.restore(self._after, self._loader.generators())
             self._loaded = None
         if self._course is None or self._due is None:
             return
@@ -165,6 +168,8 @@ class _Hooks(CourseCallback):
         loader = self._loader
         now = loader.states or rng.capture(loader.generators())
         place = Position(batch_idx, loader.epoch_states, now, loader.begun, _has_validated(trainer), loader.passes)
+        if loader.fetches_ahead:
+            place.ahead, place.after = loader.before, rng.capture(loader.generators())
         self._course.fulfil(due, self._step, lambda folder: self._write(trainer, folder, place))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -177,9 +182,11 @@ class _Hooks(CourseCallback):
         whole = progress.processed == progress.ready
         used = trainer.fit_loop.epoch_loop.batch_progress.current.completed
         place = Position(used, loader.epoch_states, now, loader.begun, _has_validated(trainer), loader.passes)
+        if loader.fetches_ahead:
+            place.ahead = loader.states
         if whole:
             again = entered(loader) and not _loads_anew(trainer.fit_loop, "train")
-            place = replace(place, used=0, epoch=now, now=None, begun=again, passes=[])
+            place = replace(place, used=0, epoch=now, now=None, begun=again, passes=[], ahead=None)
         due, self._due, self._finished = self._due, None, trainer.should_stop
         self._course.end(self._step, lambda folder: self._write(trainer, folder, place), due)
 

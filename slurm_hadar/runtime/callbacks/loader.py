@@ -25,7 +25,8 @@ class Position:
     loaders keep workers since an epoch before it; whether those of the validation do; of each loader that begins again
     in the midst of the epoch, the random states before its latest passes, by their numbers.
 
-    ``now`` None: the epoch has not begun yet.
+    Where a batch is fetched ahead, ``ahead`` are the states before it, ``now`` those before the one that follows it,
+    and ``after`` those behind that. ``now`` None: the epoch has not begun yet.
     """
 
     used: int
@@ -34,6 +35,8 @@ class Position:
     begun: int = 0  # of an older version: the epoch's number
     validated: bool = False
     passes: list[dict[int, dict[str, Any]]] = field(default_factory=list)
+    ahead: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
 
 
 class _Cycled:
@@ -86,7 +89,11 @@ class _Positions:
     start: Position | None = None
     epoch_states: dict[str, Any] | None = None
     states: dict[str, Any] | None = None
+    before: dict[str, Any] | None = None
     begun = False
+    fetches_ahead = False
+    _held: list[Any]
+    _then: dict[str, Any] | None = None
     _begun = True
     _wanted = False
 
@@ -102,7 +109,12 @@ class _Positions:
         if not self._begun:
             self._begun = True
             self._begin()
-        if self._wanted:
+        elif self._then is not None:
+            rng.restore(self._then, self._held)
+            self._then = None
+        if self.fetches_ahead:
+            self.before, self.states = self.states, rng.capture(self._held)
+        elif self._wanted:
             self._wanted, self.states = False, rng.capture(self.generators())
         return super().__next__()  # type: ignore[misc]
 
@@ -118,8 +130,13 @@ class _Positions:
         return [loader.passes for loader in self._cycled]
 
     def capture_next(self) -> None:
-        """Keep the random states just before the next batch is fetched, in ``states``."""
-        self._wanted, self.states = True, None
+        """Keep the random states just before the next batch is fetched, in ``states``.
+
+        Where a batch is fetched ahead, that was done before a save was due: those of the last two are always kept.
+        """
+        self._wanted = True
+        if not self.fetches_ahead:
+            self.states = None
 
     def _begin(self) -> None:
         start, self.start = self.start, None
@@ -136,8 +153,12 @@ class _Positions:
             iter(self._iterator)
         else:
             self._leave_out(start.used, first=not start.begun)
-        if start is not None and start.now is not None:
-            rng.restore(start.now, self.generators())
+        self._held, self.fetches_ahead = self.generators(), not _is_sized(self)
+        if start is not None and start.ahead is not None:
+            rng.restore(start.ahead, self._held)
+            self._then = start.now
+        elif start is not None and start.now is not None:
+            rng.restore(start.now, self._held)
 
     def _leave_out(self, used: int, first: bool) -> None:
         batches = enter(self.flattened[0], used, first) if len(self.flattened) == 1 else None
@@ -155,6 +176,15 @@ class _Positions:
 def entered(combined_loader: Any) -> bool:
     """Whether some of its loaders keep the workers that they were gone through with."""
     return any(getattr(loader, "_iterator", None) is not None for loader in combined_loader.flattened)
+
+
+def _is_sized(loader: Any) -> bool:
+    """If not, Lightning fetches a batch ahead, to know which one is the last."""
+    try:
+        len(loader)
+    except (TypeError, NotImplementedError):
+        return False
+    return True
 
 
 def positioned(source: Any, combined_loader: type) -> Any:
