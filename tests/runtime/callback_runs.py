@@ -101,6 +101,7 @@ def stages() -> Any:
         def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
             later = trainer.current_epoch >= 2
             pl_module.net[0].requires_grad_(later)
+            pl_module.net[1].train(later)
             trainer.accumulate_grad_batches = 2 if later else 1
 
     return Stages()

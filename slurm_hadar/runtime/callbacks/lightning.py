@@ -233,6 +233,7 @@ def _in_force(trainer: Any, module: Any) -> dict[str, Any]:
     return {
         "accumulate": trainer.accumulate_grad_batches,
         "frozen": frozen_in(module),
+        "evaluating": [name for name, part in module.named_modules() if not part.training],
         "metrics": metrics,
         "loaded": _loaded_ago(trainer),
     }
@@ -242,6 +243,8 @@ def _put_in_force(trainer: Any, module: Any, saved: dict[str, Any]) -> None:
     if "frozen" not in saved:  # of an older version
         return
     freeze(module, saved["frozen"])
+    for name, part in module.named_modules() if "evaluating" in saved else ():
+        part.training = name not in saved["evaluating"]  # not train(), which is for all within it, and may be theirs
     metrics = {name: value.to(module.device) for name, value in saved["metrics"].items()}
     trainer._logger_connector._callback_metrics.update(metrics)
     for (loop, stage), ago in zip(_loops(trainer), saved.get("loaded", ()), strict=False):
