@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Generic
@@ -24,6 +25,8 @@ from slurm_hadar.model import EMPTY, Plan, Snapshot, Tier, Wait
 __all__ = ["JournalRecorder", "Recorder"]
 
 log = logging.getLogger(__name__)
+# how long something is still to be waited for: another round says another number, and nothing else has changed
+_COUNTDOWN = re.compile(r"\b(in|another) \d+ (s|min)\b")
 
 
 class Recorder(abc.ABC, Generic[SeenT]):
@@ -120,13 +123,13 @@ class JournalRecorder(Recorder[Observation]):
             self._journal.note_starts({j: (i.low, i.high) for j, i in found.items() if i.high is not None})
 
     def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
-        """Record changes, and reasons of waiting, or of staying against the plan, when they change; staying by the plan
-        needs no word."""
+        """Record changes, and reasons of waiting, or of staying against the plan, when they change, a countdown in them
+        aside; staying by the plan needs no word."""
         self._journal.add_decisions(number, now, self._decisions(seen, outcome))
 
     def _decisions(self, seen: Seen, outcome: Outcome) -> Iterator[Decision]:
         for change in outcome.changes:
-            key = hash((str(change.kind), change.why, change.old, change.new))
+            key = hash((str(change.kind), _COUNTDOWN.sub("", change.why), change.old, change.new))
             by_plan = change.kind is ChangeKind.STAY and not change.veto
             if by_plan or self._last_change.get(change.job_id) == key:
                 continue
