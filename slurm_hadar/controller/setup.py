@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.config import Config
-from slurm_hadar.controller.agents.channel import Channel, announce, leave_network
+from slurm_hadar.controller.agents.channel import Channel
+from slurm_hadar.controller.agents.channel_file import announce, leave_network
 from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.callbacks import LoopCallbacks
@@ -79,7 +80,7 @@ def assemble(
         stack.callback(journal.close)
         if journal.moved_aside:
             notes.append(f"the journal was broken and moved to {journal.moved_aside}; a new one is begun")
-        leadership = Leadership(backend, config.controller.ha)
+        leadership = Leadership(backend, config.controller.ha, overruled=lock.overruled)
         trainer = Trainer(config.predict, directory, directory / PREDICTOR, journal)
         parts = Parts(
             backend,
@@ -90,8 +91,9 @@ def assemble(
             leadership=leadership,
             seal=Seal(backend.identity(), load_key(directory)),
         )
-        parts.channel = _channel(config, directory, parts.book, quiet=leadership.may_be_elsewhere())
+        parts.channel = _channel(config, directory, parts.book, leadership)
         if parts.channel is not None:
+            parts.channel_file = parts.channel.told
             stack.callback(parts.channel.close)
         controller = steer(policy, config, parts, on_round)
         return Assembly(controller, parts, trainer, leadership, directory, notes, stack.pop_all())
@@ -110,18 +112,21 @@ def steer(
     return Controller(SlurmCluster(config, parts), policy, config, recorder, on_round, parts.callbacks)
 
 
-def _channel(config: Config, directory: Path, book: ReportBook, quiet: bool = False) -> Channel | None:
+def _channel(config: Config, directory: Path, book: ReportBook, leadership: Leadership) -> Channel | None:
     """Listen for reports wherever jobs are told to report; in mode observe too, since speeds are worth knowing.
-    ``quiet``: tell jobs nothing, as another host's controller may be theirs."""
+    Jobs are told nothing yet where another host's controller may be theirs."""
     settings = config.channel
     file = channel_file(config, directory)
     leave_network(file, network_of(config.network))
+    quiet = leadership.may_be_elsewhere()
     if not settings.enabled:
         if not quiet:
             announce(file, ChannelInfo("", ""))  # jobs then write spool files
         return None
     bind, host = channel_address(config)
-    return Channel(book, directory, bind, host, file, settings.max_message_bytes, quiet)
+    # who acts of several hosts, or steers everybody's jobs, takes it from those who stand by and would answer
+    shares = bool(config.controller.users) and not leadership.several
+    return Channel(book, directory, bind, host, file, settings.max_message_bytes, quiet, shares)
 
 
 def channel_address(config: Config) -> tuple[str, str]:

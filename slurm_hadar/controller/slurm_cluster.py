@@ -154,7 +154,8 @@ class SlurmCluster(Cluster[Observation]):
             self._parts.leadership.reset(config.controller.ha)
 
     def standby(self) -> str:
-        """By :class:`Leadership`. Who takes over tells the jobs where to report to."""
+        """By :class:`Leadership`. Who takes over tells the jobs where to report to, and who acts sees to it that they
+        are told so."""
         standby = self._parts.leadership.standby() if self._parts.leadership is not None else ""
         if self._parts.channel is not None:
             if standby:
@@ -164,6 +165,8 @@ class SlurmCluster(Cluster[Observation]):
                     self._parts.channel.tell_jobs()
                 except ChannelError as error:  # jobs leave word in their directories then; tried again each round
                     log.error("jobs cannot be told to report here: %s", error)
+            elif self._parts.channel_file is not None:
+                self._parts.channel_file.look_after()
         return standby
 
     def observe(self, acting_only: bool) -> Observation:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 import socket
 import sqlite3
 import threading
@@ -17,8 +19,11 @@ import pytest
 
 from slurm_hadar.config import load
 from slurm_hadar.controller import slurm_cluster
+from slurm_hadar.controller.agents.channel import Channel
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.peek import as_given
 from slurm_hadar.controller.journal.best_effort import BestEffort
+from slurm_hadar.controller.safety.lock import ScopeLock
 from slurm_hadar.errors import ConfigError, SlurmUnavailable, StoreError
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState
@@ -368,6 +373,46 @@ class TestStandby:
             for _ in range(3):
                 service.round()
             assert metrics_of(service)("hadar_slurm_calls_total", call="daemons") == 1
+
+    def test_one_for_some_users_stands_by_beside_everybodys(self, site: Site, caplog: pytest.LogCaptureFixture) -> None:
+        """It goes on when that one has ended; jobs are told where to report to by who acts."""
+        site.slurm.submit(gpus=2, comment=MODEL, user="alice")
+        settings = ("controller.users=['alice']", "channel.enabled=true", "channel.bind=tcp://127.0.0.1:*")
+        file = site.folder / "hadar-channel.json"
+        with site.service(*settings) as service:
+            everybodys = ScopeLock(site.folder / "other", site.slurm.identity(), ())
+            for _ in range(2):
+                file.unlink(missing_ok=True)
+                result = service.round()
+                assert (result.record.mode, result.record.writes) == ("observe", 0) and not file.exists()
+            first = f"standby: another controller on this host steers everybody's jobs (process {os.getpid()})"
+            assert result.record.note == first and caplog.text.count(first) == 1
+            everybodys.release()
+
+            result = service.round()
+            assert (result.record.mode, result.record.starts) == ("act", 1) and file.exists()
+            assert "taking over: nobody steers everybody's jobs now" in caplog.text
+
+    @pytest.mark.parametrize(
+        ("users", "hosts", "left"),
+        [("['alice']", ("HERE",), True), ("[]", ("HERE",), False), ("['alice']", ("HERE", "elsewhere"), False)],
+    )
+    def test_each_round_sees_to_it_that_jobs_know_where_to_report(
+        self, site: Site, users: str, hosts: tuple[str, ...], left: bool
+    ) -> None:
+        """What was removed is there again after the next one. Another controller that answers is left its file, but not
+        where it must be one that stands by."""
+        here, file = socket.gethostname().split(".")[0], site.folder / "hadar-channel.json"
+        site.daemons = tuple(Daemon("slurmctld", h.replace("HERE", here), True) for h in hosts)
+        other = Channel(ReportBook(), site.folder, "tcp://127.0.0.1:*", "127.0.0.1", file, 8192)
+        settings = (f"controller.users={users}", "channel.enabled=true", "channel.bind=tcp://127.0.0.1:*")
+        with contextlib.closing(other), site.service(*settings) as service:
+            for number in range(2):
+                service.round()
+                assert (file.read_text() == other.info.to_json()) == (left and not number), number
+                file.unlink()
+            service.round()
+            assert file.exists()
 
     def test_a_slurm_that_does_not_say_is_away(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         def away() -> tuple[Daemon, ...]:

@@ -6,25 +6,23 @@ Everybody who has the public key may speak; what is believed is decided by the t
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import socket
 import struct
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import zmq
 
+from slurm_hadar.controller.agents.channel_file import ChannelFile, replace_file
 from slurm_hadar.controller.agents.complaints import Complaints
 from slurm_hadar.controller.agents.gate import Connections, Rates, raise_file_limit
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.graphs.network import Network
 from slurm_hadar.messages import ChannelInfo, Order, decode_report, encode
 
-__all__ = ["Channel", "announce", "leave_network"]
+__all__ = ["Channel"]
 
 log = logging.getLogger(__name__)
 KEY_FILE = "channel.key"
@@ -50,10 +48,19 @@ class Channel:
     host: name or address under which compute nodes reach this host.
     file: the channel file that jobs read; replaced atomically.
     quiet: listen, but do not tell jobs yet: :meth:`tell_jobs` does.
+    shares_file: leave the file to another controller that answers, as it may be that of other users.
     """
 
     def __init__(
-        self, book: ReportBook, state_dir: Path, bind: str, host: str, file: Path, max_bytes: int, quiet: bool = False
+        self,
+        book: ReportBook,
+        state_dir: Path,
+        bind: str,
+        host: str,
+        file: Path,
+        max_bytes: int,
+        quiet: bool = False,
+        shares_file: bool = False,
     ) -> None:
         self._book = book
         self._orders: queue.SimpleQueue[tuple[bytes, Order]] = queue.SimpleQueue()
@@ -83,8 +90,12 @@ class Channel:
         try:
             port = _bind(self._socket, bind, state_dir / "channel.port")
             self.info = ChannelInfo(f"tcp://{host or socket.gethostname()}:{port}", public.decode())
-            if not quiet:
-                self.tell_jobs()
+            #: What is to be looked after, so that jobs go on finding it.
+            self.told = ChannelFile(file, self.info)
+            if not quiet and shares_file:
+                self.told.claim()
+            elif not quiet:
+                self.told.write()
         except ChannelError:
             self._context.destroy(linger=0)  # a context that is collected with open sockets waits for them for ever
             raise
@@ -93,8 +104,9 @@ class Channel:
         self._thread.start()
 
     def tell_jobs(self) -> None:
-        """Write the channel file: jobs report here from now on. Raises ChannelError if it cannot be written."""
-        announce(self.file, self.info)
+        """Write the channel file, whosever it was: jobs report here from now on. Raises ChannelError if it cannot be
+        written."""
+        self.told.write()
         self.quiet = False
 
     def order(self, job_id: str, kind: str, why: str, pause_s: float = 0.0, plan: str = "", **turns: float) -> bool:
@@ -214,16 +226,6 @@ class Channel:
                 )
 
 
-def announce(file: Path, info: ChannelInfo) -> None:
-    """Write the channel file, which tells jobs that there is a controller and where it listens, if it does."""
-    _replace(file, info.to_json(), 0o644)
-
-
-def leave_network(file: Path, network: Network) -> None:
-    """Write beside the channel file how fast the links are: what the ranks of jobs with a graph are placed by."""
-    _replace(file.with_name(Network.FILE), network.to_json(), 0o644)
-
-
 def _keys(path: Path) -> tuple[bytes, bytes]:
     """The controller's key pair, made at first use."""
     try:
@@ -233,7 +235,7 @@ def _keys(path: Path) -> tuple[bytes, bytes]:
         raise ValueError
     except (FileNotFoundError, ValueError):
         public, secret = zmq.curve_keypair()
-        _replace(path, f"{public.decode()}\n{secret.decode()}\n", 0o600)
+        replace_file(path, f"{public.decode()}\n{secret.decode()}\n", 0o600)
         return public, secret
 
 
@@ -258,7 +260,7 @@ def _rebind(server: zmq.Socket[bytes], bind: str, memory: Path) -> int:
         return last
     except (OSError, ValueError, zmq.ZMQError):
         port = int(server.bind_to_random_port(base))
-        _replace(memory, str(port), 0o644)
+        replace_file(memory, str(port), 0o644)
         return port
 
 
@@ -269,15 +271,3 @@ def _pair(context: zmq.Context[zmq.Socket[bytes]]) -> tuple[zmq.Socket[bytes], z
     one.bind(name)
     two.connect(name)
     return one, two
-
-
-def _replace(path: Path, text: str, mode: int) -> None:
-    """Write a file so that readers see the old or the new text, never half of one."""
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(text)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise ChannelError(f"cannot write {path}: {error.strerror}") from None

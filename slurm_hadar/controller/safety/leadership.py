@@ -1,9 +1,11 @@
-"""Leadership: of several controllers, one per slurmctld host, the one whose slurmctld acts may act; others stand by."""
+"""Leadership: of several controllers, one per slurmctld host, the one whose slurmctld acts may act; others stand by. So
+do those for some users beside one for everybody."""
 
 from __future__ import annotations
 
 import logging
 import socket
+from collections.abc import Callable
 from typing import Literal
 
 from slurm_hadar.errors import SlurmError
@@ -22,15 +24,24 @@ class Leadership:
 
     Parameters
     ----------
-    backend: whom to ask. ha: as in the configuration. host: this host's name.
+    backend: whom to ask. ha: as in the configuration. host: this host's name. overruled: who of this host steers the
+    same jobs and goes before this controller, in words, or empty.
     """
 
-    def __init__(self, backend: Backend, ha: Literal["primary", "any"], host: str | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        ha: Literal["primary", "any"],
+        host: str | None = None,
+        overruled: Callable[[], str] = str,
+    ) -> None:
         self._backend = backend
         self._ha = ha
+        self._overruled = overruled
         self._host = (host or socket.gethostname()).split(".")[0]
         self._several: bool | None = None
         self._last: str | None = None
+        self._over = ""
 
     def reset(self, ha: Literal["primary", "any"]) -> None:
         """The configuration was read again: ask anew, also how many there are."""
@@ -41,6 +52,11 @@ class Leadership:
         """What :meth:`standby` came to last."""
         return bool(self._last)
 
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one slurmctld, as far as is known."""
+        return bool(self._several)
+
     def may_be_elsewhere(self) -> bool:
         """Whether another host may be the one that jobs report to, as far as can be told before the first round."""
         try:
@@ -50,6 +66,9 @@ class Leadership:
 
     def standby(self) -> str:
         """Why this host may not act now; empty if it may. Raises SlurmError if Slurm does not say."""
+        if other := self._overruled():
+            why = f"standby: another controller on this host steers everybody's jobs ({other})"
+            return self._tell_change(why, "controller.users", "nobody steers everybody's jobs now")
         if self._ha == "any" or self._several is False:
             return self._tell_change("")
         daemons = self._backend.daemons()
@@ -66,12 +85,14 @@ class Leadership:
             f"standby: slurmctld acts on {acting.host} ({acting.role}), and this host is {here[0].role}"
         )
 
-    def _tell_change(self, standby: str) -> str:
-        """Say in the log when it changes."""
+    def _tell_change(
+        self, standby: str, option: str = "controller.ha", over: str = "this host's slurmctld acts now"
+    ) -> str:
+        """Say in the log when it changes: by which option, and, when it is over, why."""
         if standby != self._last:
             if standby:
-                log.warning("%s; rounds are observed only (controller.ha)", standby, extra={"event": "standby"})
+                log.warning("%s; rounds are observed only (%s)", standby, option, extra={"event": "standby"})
             elif self._last:
-                log.warning("taking over: this host's slurmctld acts now", extra={"event": "takeover"})
-        self._last = standby
+                log.warning("taking over: %s", self._over, extra={"event": "takeover"})
+        self._last, self._over = standby, over
         return standby

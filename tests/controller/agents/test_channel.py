@@ -10,13 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import zmq
 
 from slurm_hadar.controller.agents.channel import Channel
+from slurm_hadar.controller.agents.channel_file import announce
 from slurm_hadar.controller.agents.gate import Connections, Rates
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.errors import ChannelError
@@ -305,3 +306,101 @@ def test_what_became_another_file_is_not_cut() -> None:
     os.close(another)
     for one in (server, first, second, here, there):
         one.close()
+
+
+@pytest.fixture
+def made_in(tmp_path: Path) -> Callable[[str], contextlib.closing[Channel]]:
+    """Makes channels with one file, of controllers with other memories: ``with made_in("a") as channel``."""
+
+    def make(name: str) -> contextlib.closing[Channel]:
+        (tmp_path / name).mkdir(exist_ok=True)
+        file = tmp_path / "hadar-channel.json"
+        args = (tmp_path / name, "tcp://127.0.0.1:*", "127.0.0.1", file, MAX_BYTES)
+        one = Channel(ReportBook(), *args, shares_file=name != "all")
+        return contextlib.closing(one)
+
+    return make
+
+
+def told_by(channel: Channel) -> ChannelInfo:
+    return ChannelInfo.from_json(channel.file.read_text())
+
+
+@pytest.mark.parametrize(
+    ("done", "said"),
+    [
+        (lambda file: file.unlink(), "was removed"),
+        (lambda file: file.write_text("{"), "cannot be read"),
+        (lambda file: announce(file, ChannelInfo("", "")), "named no controller"),
+        (lambda file: announce(file, ChannelInfo("tcp://127.0.0.1:1", "x" * 40)), "where no other controller answers"),
+    ],
+)
+def test_a_file_that_was_changed_is_written_again(
+    channel: Channel, caplog: pytest.LogCaptureFixture, done: Callable[[Path], None], said: str
+) -> None:
+    """Jobs that start afterwards find the controller; the log has one line."""
+    channel.told.look_after()
+    assert not caplog.records
+    done(channel.file)
+
+    for _ in range(3):
+        channel.told.look_after()
+
+    assert told_by(channel) == channel.info
+    (line,) = [r for r in caplog.records if r.levelname == "WARNING"]
+    assert said in line.getMessage() and "written again" in line.getMessage()
+
+
+def test_a_file_that_cannot_be_written_is_told_once(channel: Channel, caplog: pytest.LogCaptureFixture) -> None:
+    """Rounds go on, and it is written as soon as it can be."""
+    channel.file.unlink()
+    channel.file.mkdir()
+    for _ in range(3):
+        channel.told.look_after()
+    assert len(caplog.records) == 1 and "cannot write" in caplog.text
+
+    channel.file.rmdir()
+    channel.told.look_after()
+    assert told_by(channel) == channel.info
+
+
+def test_one_of_other_users_is_left_its_file(
+    made_in: Callable[[str], contextlib.closing[Channel]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who comes second says so, once, and takes the file when the first has ended; and so does the first then."""
+    with contextlib.ExitStack() as stack:
+        with made_in("a") as first:
+            second = stack.enter_context(made_in("b"))
+            for _ in range(3):
+                first.told.look_after()
+                second.told.look_after()
+            assert told_by(first) == first.info
+            assert [r.getMessage().count(first.info.address) for r in caplog.records] == [1]
+
+        second.told.look_after()
+        with made_in("a") as again:  # comes back to the same key and port
+            again.told.look_after()
+            assert told_by(second) == second.info
+            stack.close()
+            again.told.look_after()
+            assert told_by(again) == again.info
+
+
+def test_a_controller_with_the_same_memory_is_the_one_before(
+    made_in: Callable[[str], contextlib.closing[Channel]],
+) -> None:
+    """It is no other, also where it still answers."""
+    with made_in("a"), made_in("a") as second:
+        assert told_by(second) == second.info
+
+
+def test_who_takes_over_or_shares_with_nobody_does_not_ask(
+    made_in: Callable[[str], contextlib.closing[Channel]],
+) -> None:
+    """Those that stand by answer as well."""
+    with made_in("a") as first, made_in("b") as second:
+        assert told_by(first) == first.info
+        second.tell_jobs()
+        assert told_by(second) == second.info
+        with made_in("all") as third:
+            assert told_by(third) == third.info

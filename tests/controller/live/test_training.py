@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.controller.agents.channel import announce
+from slurm_hadar.controller.agents.channel_file import announce
 from slurm_hadar.messages import ChannelInfo
 from slurm_hadar.throughput.store import ThroughputStore
 

@@ -45,3 +45,44 @@ def test_who_holds_it_can_be_asked_without_taking_it(tmp_path: Path) -> None:
     assert holder(tmp_path / "b", "cluster-h", ("bob",)) == ""
     lock.release()
     assert holder(tmp_path / "a", "cluster-h", ()) == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "whose"),
+    [
+        (("ua",), ("ub", "ua"), "ua"),
+        (("ua", "ub", "uc"), ("ub", "ux", "uc"), "ub, uc"),
+        (("ub", "DOM\\a b"), ("DOM\\a b",), r"DOM\\a b"),
+    ],
+)
+def test_users_in_common(tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...], whose: str) -> None:
+    """The second is told who has which of them, and tries again in vain until the first has ended."""
+    cluster = f"cluster-o {tmp_path}"  # tests run beside each other
+    held = ScopeLock(tmp_path / "a", cluster, first)
+    refused = (
+        rf"on this host already steers users {whose} of cluster cluster-o \(process {os.getpid()}\); stop it first"
+    )
+    for _ in range(2):
+        with pytest.raises(ControllerRunning, match=refused):
+            ScopeLock(tmp_path / "b", cluster, second)
+    assert "another state directory" in holder(tmp_path / "b", cluster, second)
+    ScopeLock(tmp_path / "b", f"{cluster} elsewhere", second).release()
+    held.release()
+
+    ScopeLock(tmp_path / "b", cluster, second).release()
+
+
+def test_some_users_beside_everybody(tmp_path: Path) -> None:
+    """Whoever is first: those of some are overruled while everybody's is there, and that one never is."""
+    cluster = f"cluster-e {tmp_path}"
+    ua, ub = (ScopeLock(tmp_path / user, cluster, (user, user)) for user in ("ua", "u"))
+    other = ScopeLock(tmp_path / "other", f"{cluster} elsewhere", ())
+    assert [one.overruled() for one in (ua, ub, other)] == ["", "", ""]
+
+    everybodys = ScopeLock(tmp_path / "all", cluster, ())
+    assert [one.overruled() for one in (ua, ub, everybodys, ua)] == [me := f"process {os.getpid()}", me, "", me]
+    everybodys.release()
+
+    assert ua.overruled() == ""
+    for one in (ua, ub, other):
+        one.release()
