@@ -25,6 +25,23 @@ _WAITS_FOR_ROOM = frozenset((
     "", "None", "Resources", "Priority", "BeginTime", "Prolog", "Cleaning", "SchedDefer", "NonZeroExitCode",
     "JobLaunchFailure", "RaisedSignal", "TimeLimit", "SystemFailure", "OutOfMemory", "InactiveLimit",
 ))  # fmt: skip
+# What does not pass by itself, whoever else runs: its owner or an administrator has to change something.
+_NEVER = {
+    "PartitionTimeLimit": "its time limit is longer than partition {0.partition} allows",
+    "QOSMaxWallDurationPerJobLimit": "its time limit is longer than QOS {0.qos} allows",
+    "AssocMaxWallDurationPerJobLimit": "its time limit is longer than account {0.account} allows",
+    "InvalidAccount": "account {0.account} is not valid",
+    "InvalidQOS": "QOS {0.qos} is not valid for it",
+    **dict.fromkeys(
+        ("AccountNotAllowed", "Job's account not permitted to use this partition"),
+        "account {0.account} may not use partition {0.partition}",
+    ),
+    **dict.fromkeys(
+        ("QOSNotAllowed", "Job's QOS not permitted to use this partition"),
+        "QOS {0.qos} may not be used in partition {0.partition}",
+    ),
+}
+_SAYS_NOTHING = ("", "None", "BeginTime")
 _OF_QOS = re.compile(r"QOS|MaxGRES|MaxCpu|MaxMem|MaxNode|MaxJobs")
 _LICENCE = re.compile(r"([^:,;|]+)(?::(\d{1,9}))?")
 _LONGEST_TRIES_S = 1800.0
@@ -33,9 +50,21 @@ _PASS_ROUNDS = 2  # for a node where a job did not get what seemed free
 
 def keeps_back(reason: str) -> bool:
     """Whether this reason of a waiting job means that Slurm would not start it, whatever GPUs are free."""
-    if reason in _WAITS_FOR_ROOM:
-        return False
-    return re.split(r"[,:(]", reason, maxsplit=1)[0].strip() not in _WAITS_FOR_ROOM
+    return reason not in _WAITS_FOR_ROOM and _first(reason) not in _WAITS_FOR_ROOM
+
+
+def _never_starts(job: SlurmJob, reason: str) -> str | None:
+    """Why Slurm will not start a waiting job as it is, however long it waits, if this is its reason; None if it may. Of
+    several partitions Slurm tells the reason of one only, and another may have it."""
+    why = _NEVER.get(_first(reason))
+    if why is None or "," in job.partition:
+        return None
+    return f"cannot start as it was submitted: {why.format(job)}; Slurm says {reason}"
+
+
+def _first(reason: str) -> str:
+    """The word of a reason, without what it is about; some commands write its spaces as underscores."""
+    return re.split(r"[,:(]", reason, maxsplit=1)[0].replace("_", " ").strip()
 
 
 @dataclass
@@ -69,6 +98,8 @@ class Lessons:
         if old is None or (tried and old.until <= now):
             wait_s = first_s if old is None else min(_LONGEST_TRIES_S, max(first_s, 2 * old.wait_s))
             self._found[scope] = _Lesson(reason, now, now + wait_s, wait_s)
+        elif _first(reason) in _NEVER:
+            old.reason = reason
 
     def tried_in_vain(self, job: SlurmJob, record: JobRecord, nodes: Iterable[str], now: float, round_s: float) -> None:
         """The job was given these nodes, which had room, and was not started. It may be for something there: they are
@@ -105,6 +136,19 @@ class Lessons:
                 return f"Slurm keeps its like from starting ({lesson.reason}); they are tried one by one"
         return None
 
+    def never(self, job: SlurmJob, now: float) -> str | None:
+        """Why Slurm will not start the waiting job as it is. While the job is put off Slurm does not say: then what it
+        said last counts, until it says something else."""
+        lesson = self._found.get(("job", job.job_id))
+        if job.reason in _SAYS_NOTHING:
+            return _never_starts(job, lesson.reason) if lesson is not None else None
+        never = _never_starts(job, job.reason)
+        if never is not None:
+            self.learn(job, job.reason, now, 0.0, tried=False)
+        elif lesson is not None and _never_starts(job, lesson.reason) is not None:
+            del self._found["job", job.job_id]
+        return never
+
     def expire(self, jobs: Mapping[str, SlurmJob]) -> None:
         """A new round: forget what was learned of jobs that are gone, and let the next of each scope have its turn."""
         kept = {scope for job in jobs.values() if job.state is JobState.PENDING for scope in _scopes(job)}
@@ -116,6 +160,8 @@ class Lessons:
 
 def _scope(job: SlurmJob, reason: str) -> tuple[str, ...]:
     """Whose matter the reason is."""
+    if _first(reason) in _NEVER:
+        return ("job", job.job_id)
     if reason.startswith("JobArrayTaskLimit") and job.array_id:
         return ("array", job.array_id)
     if _OF_QOS.match(reason):

@@ -234,6 +234,29 @@ def test_waiting_is_explained(bench: Callable[..., Any]) -> None:
     assert all("QOSMaxGRESPerUser" in why for why in waits.values()), waits
 
 
+def test_who_can_never_start_is_promised_nothing(bench: Callable[..., Any]) -> None:
+    """It is left to Slurm with the reason, without an expected start; once Slurm says something else it is steered."""
+    one = bench({"v100-1": ("v100", 2)})
+    bad, good = one.slurm.submit(1, MODEL, time_limit_s=7200.0), one.slurm.submit(1, MODEL)
+    one.slurm.stuck[bad] = "PartitionTimeLimit"
+    controller = one.new_controller()
+    for _ in range(3):
+        controller.run_round()
+
+    wait = one.journal.wait(bad)
+    assert wait["tier"] == "pinned" and not wait.get("starts")
+    assert wait["why"] == (
+        "cannot start as it was submitted: its time limit is longer than partition all allows; "
+        "Slurm says PartitionTimeLimit"
+    )
+    assert one.slurm.jobs[good].state is JobState.RUNNING and not one.slurm.jobs[bad].req_nodes
+
+    del one.slurm.stuck[bad]
+    one.slurm.jobs[bad] = replace(one.slurm.jobs[bad], reason="Priority")
+    controller.run_round()
+    assert one.slurm.jobs[bad].state is JobState.RUNNING
+
+
 def test_what_users_leave_in_their_directories_is_read_before_the_queue(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

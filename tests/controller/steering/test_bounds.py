@@ -160,6 +160,45 @@ def test_lessons_are_about_the_scope_of_the_reason() -> None:
     assert lessons.reason(other, 5.0) and lessons.reason(job(job_id="4", user="bob"), 5.0) is None
 
 
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("PartitionTimeLimit", "its time limit is longer than partition all allows"),
+        ("AccountNotAllowed", "account lab may not use partition all"),
+        (
+            "Job's account not permitted to use this partition (all allows vip not lab)",
+            "account lab may not use partition all",
+        ),
+        ("Job's_QOS_not_permitted_to_use_this_partition_(all)", "QOS small may not be used in partition all"),
+        ("AssocMaxWallDurationPerJobLimit", "its time limit is longer than account lab allows"),
+    ],
+)
+def test_what_does_not_pass_by_itself_is_known_while_a_job_is_put_off(reason: str, why: str) -> None:
+    """Until Slurm says something else; it is no matter of other jobs, and none where another partition may do."""
+    lessons, one = Lessons(), job(job_id="1", partition="all", reason="Priority")
+    later = replace(one, reason="BeginTime")
+    assert lessons.never(one, 0.0) is lessons.never(later, 0.0) is None
+    lessons.learn(one, "ReqNodeNotAvail", 0.0, 60.0, tried=True)
+    assert lessons.never(later, 1.0) is None
+
+    lessons.learn(one, reason, 2.0, 60.0, tried=False)
+    never = f"cannot start as it was submitted: {why}; Slurm says {reason}"
+    assert lessons.never(later, 3.0) == lessons.never(replace(one, reason="None"), 3.0) == never
+    assert lessons.never(replace(one, reason=reason), 3.0) == never
+    assert lessons.reason(replace(later, job_id="2"), 3.0) is lessons.never(replace(later, job_id="2"), 3.0) is None
+    assert lessons.never(replace(one, partition="all,fast", reason=reason), 3.0) is None
+
+    assert lessons.never(one, 4.0) is lessons.never(later, 4.0) is lessons.reason(one, 4.0) is None
+
+
+def test_what_does_not_pass_by_itself_is_remembered_where_it_is_seen() -> None:
+    """As soon as Slurm says so, tried or not."""
+    lessons, one = Lessons(), job(job_id="1", partition="all", reason="InvalidQOS")
+
+    assert lessons.never(one, 0.0) == lessons.never(one, 1.0)
+    assert "QOS small is not valid for it" in (lessons.never(replace(one, reason="BeginTime"), 2.0) or "")
+
+
 def test_who_is_tried_in_vain_again_lets_others_pass() -> None:
     """Once it may be the nodes' fault, and others are tried at once; after that the job waits for growing times."""
     lessons, one, record = Lessons(), job(job_id="1", reason="Priority"), JobRecord("1")

@@ -110,7 +110,8 @@ class FactFinder:
         pinned = self._pinned(job, comment, record, fault)
         form = self._form(job, comment, record, graph)
         if pinned is None and job.state is JobState.PENDING:
-            pinned = self.quota_book.beyond(job, record, min(form.sizes or (form.workers,)))
+            never, least = self._sources.lessons.never(job, self._now), min(form.sizes or (form.workers,))
+            pinned = never or self.quota_book.beyond(job, record, least)
         needs = NO_NEEDS if pinned else self.quota_book.needs(job, record)
         reservation = None if pinned else self.quota_book.awaited(job, self._now)
         return JobFacts(
