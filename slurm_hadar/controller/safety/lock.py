@@ -46,10 +46,12 @@ class ScopeLock:
             raise
 
     def overruled(self) -> str:
-        """Who steers everybody's jobs where this is a controller for some users, in words; empty if nobody does."""
+        """Who steers everybody's jobs where this is a controller for some users, in words; empty if nobody does. Only
+        one of root or of this user counts: any user may start one for everybody, which then steers that user's jobs."""
         inode = ""
         with contextlib.suppress(OSError):
-            inode = _steered(self._cluster).get("", "") if self._users else ""
+            if self._users and _is_of_one(self._cluster, {0, os.geteuid()}):
+                inode = _steered(self._cluster).get("", "")
         if inode != self._everybodys[0]:
             self._everybodys = inode, _process(inode) if inode else ""
         return self._everybodys[1]
@@ -66,6 +68,8 @@ class ScopeLock:
         taken = [user for user in dict.fromkeys(self._users) or ("",) if not self._bind(_name(self._cluster, user))]
         if taken:
             raise ControllerRunning(_refusal(self._cluster, taken))
+        if not self._users:
+            self._bind(_owner(self._cluster, os.geteuid()))
         self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()
@@ -89,6 +93,17 @@ def _name(cluster: str, user: str) -> str:
     """The name of a socket that says that this user's jobs are steered; everybody's for "". The kernel takes 107
     bytes."""
     return f"slurm-hadar-{hashlib.sha256(cluster.encode()).hexdigest()[:24]}-{quote(user, safe='')[:64]}"
+
+
+def _owner(cluster: str, uid: int) -> str:
+    """The name of a socket that says that who steers everybody's jobs is this user."""
+    return f"slurm-hadar-by-{hashlib.sha256(cluster.encode()).hexdigest()[:24]}-{uid}"
+
+
+def _is_of_one(cluster: str, uids: set[int]) -> bool:
+    """Whether one of these users steers everybody's jobs. Raises OSError."""
+    names = {f"@{_owner(cluster, uid)}" for uid in uids}
+    return any(line.split()[-1:][0] in names for line in _SOCKETS.read_text(errors="replace").splitlines() if line)
 
 
 def _steered(cluster: str) -> dict[str, str]:

@@ -72,6 +72,20 @@ def test_users_in_common(tmp_path: Path, first: tuple[str, ...], second: tuple[s
     ScopeLock(tmp_path / "b", cluster, second).release()
 
 
+def test_everybodys_of_another_user_overrules_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user may start one, and steers their own jobs by it."""
+    cluster, me = f"cluster-f {tmp_path}", os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: 4711)
+    everybodys = ScopeLock(tmp_path / "all", cluster, ())
+    mine = ScopeLock(tmp_path / "mine", cluster, ("me",))
+    assert mine.overruled()
+
+    monkeypatch.setattr(os, "geteuid", lambda: me or 4712)
+    assert mine.overruled() == ""
+    everybodys.release()
+    mine.release()
+
+
 def test_some_users_beside_everybody(tmp_path: Path) -> None:
     """Whoever is first: those of some are overruled while everybody's is there, and that one never is."""
     cluster = f"cluster-e {tmp_path}"
