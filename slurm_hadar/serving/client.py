@@ -144,8 +144,11 @@ class ServingClient:
 
     def _is_closed(self) -> bool:
         """Whether the server has ended a connection that nobody used, as after a minute or a restart of it."""
-        sock = self._connection.sock
-        return sock is not None and bool(select.select([sock], [], [], 0.0)[0])
+        if self._connection.sock is None:
+            return False
+        says = select.poll()  # of any number of open files
+        says.register(self._connection.sock, select.POLLIN)
+        return bool(says.poll(0))
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         content = None if body is None else json.dumps(body).encode()
