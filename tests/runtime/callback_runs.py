@@ -107,6 +107,24 @@ def stages() -> Any:
     return Stages()
 
 
+class Resuming(DataLoader[Any]):
+    """Says where it is, and begins there when told so, as torchdata's."""
+
+    given = begins = 0
+
+    def __iter__(self) -> Any:
+        self.given, self.begins = self.begins, 0
+        for batch in list(super().__iter__())[self.given :]:
+            self.given += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.begins = state["given"]
+
+
 def searches() -> list[Any]:
     from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 
@@ -161,7 +179,8 @@ def lightning_run() -> None:
     if "ANEW" in os.environ:
         trainer.fit(model, datamodule=loaders_made_anew(data, workers, validating))
     else:
-        loader: Any = DataLoader(data, batch_size=8, shuffle=True, **workers)
+        kind: Any = Resuming if "RESUMING" in os.environ else DataLoader
+        loader: Any = kind(data, batch_size=8, shuffle=True, **workers)
         if "STREAM" in os.environ:
             loader = DataLoader(Noisy([data[i] for i in range(len(data))]), batch_size=8)
         if "SEVERAL" in os.environ:  # which begin again in the midst of an epoch

@@ -61,6 +61,7 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         ("lightning", {"WORKERS": "1", "KEPT": "1"}, (20, 44)),
         ("lightning", {"STAGES": "1"}, (20, 35, 53)),
         ("lightning", {"SEVERAL": "1"}, (5, 20, 35, 53)),
+        ("lightning", {"RESUMING": "1"}, (10, 35)),
         (
             "lightning",
             {
@@ -93,6 +94,7 @@ def follows(run: list[Line], expected: list[Line]) -> bool:
         "lightning, workers that are kept",
         "lightning, stages and plateaus",
         "lightning, loaders of several lengths",
+        "lightning, a loader that says where it is",
         "lightning, a stream",
         "lightning, loaders made anew",
         "lightning, loaders made anew that keep workers",

@@ -115,6 +115,8 @@ class _Hooks(CourseCallback):
         self._step = checkpoint.get(KEY, {}).get("step", checkpoint.get("global_step", 0))
         if self._course is not None and self._course.saved_step is not None:
             self._loaded = checkpoint[KEY]
+            # of loaders that tell where they are (torchdata's): they are brought there by us, and not once more
+            checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
             if trainer.strategy.restore_checkpoint_after_setup:  # after on_fit_start
                 self._put_found_back(trainer, pl_module)
 
