@@ -159,6 +159,15 @@ def _is_plain(value: Any) -> bool:
 
 def followed(path: str, one: Any) -> Any:
     """A generator of random numbers, of which a state can be kept; None for anything else."""
+    found = _generator(path, one)
+    try:
+        state = None if found is None else found.get_state()
+    except Exception:  # none that has a state (the system's), or a class of the script's by the same names
+        return None
+    return found if state is not None and (not isinstance(found, _Torch) or _is_plain(state)) else None
+
+
+def _generator(path: str, one: Any) -> Any:
     if isinstance(one, random.Random):
         return _Python(path, one)
     numpy = sys.modules.get("numpy")

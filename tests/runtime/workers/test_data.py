@@ -254,6 +254,27 @@ def test_resuming_anywhere_gives_the_same_batches(name: str) -> None:
         assert got + values(again, STEPS - stop) == expected, f"resumed at {stop}"
 
 
+def test_generators_without_a_state_are_left_alone() -> None:
+    """The system's, and a class of the script's own that has the methods of one."""
+
+    class Other:
+        def get_state(self, name: str) -> str:
+            return name
+
+        set_state = manual_seed = get_state
+
+    class Odd(Other):
+        def get_state(self, _: str = "") -> Any:
+            return object()  # what no checkpoint may hold
+
+    data = Loaded()
+    data.others = [random.SystemRandom(), Other(), Odd()]  # type: ignore[attr-defined]
+    feed = Feed(DataLoader(data, batch_size=4))
+
+    assert len(values(feed, 6)) == 6 and feed.random_states()
+    assert not any(one is other for one in feed.drawn_from for other in data.others)
+
+
 def test_shuffles_are_those_of_an_ordinary_loop() -> None:
     """The order of batches is what the user's loader gives without us."""
     torch.manual_seed(1)
