@@ -264,8 +264,8 @@ def test_generators_without_a_state_are_left_alone() -> None:
         set_state = manual_seed = get_state
 
     class Odd(Other):
-        def get_state(self, _: str = "") -> Any:
-            return object()  # what no checkpoint may hold
+        def get_state(self, name: str = "") -> Any:
+            return object() if not name else name  # what no checkpoint may hold
 
     data = Loaded()
     data.others = [random.SystemRandom(), Other(), Odd()]  # type: ignore[attr-defined]
