@@ -313,12 +313,14 @@ def test_one_place_that_is_out_of_order(tmp_path: Path, monkeypatch: pytest.Monk
     """It fails three times before the other one has loaded: that serves."""
     monkeypatch.setenv("FAILURES", str(tmp_path / "failures"))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    server = Running("--workers", "2", function="Halting").ready()
-
-    with ServingClient(server.url) as client:
-        assert client.infer("empty", {"x": np.ones(1, np.float32)}, deadline_ms=PATIENT_MS).outputs["y"] == [1.0]
-    assert any("could not begin" in line and "out of order" in line for line in server.lines)
-    assert server.end() == 0
+    server = Running("--workers", "2", function="Halting")
+    try:
+        server.ready()
+        with ServingClient(server.url) as client:
+            assert client.infer("empty", {"x": np.ones(1, np.float32)}, deadline_ms=PATIENT_MS).outputs["y"] == [1.0]
+        assert any("could not begin" in line and "out of order" in line for line in server.lines)
+    finally:
+        assert server.end() == 0
 
 
 def test_a_client_whose_connection_was_ended_while_it_paused() -> None:
