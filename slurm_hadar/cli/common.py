@@ -23,24 +23,9 @@ if TYPE_CHECKING:  # large, and for the commands that draw tables only
     from rich.text import Text
 
 __all__ = [
-    "Number",
-    "as_in_the_queue",
-    "cell",
-    "clock",
-    "config_loader",
-    "config_options",
-    "console",
-    "facts_table",
-    "journal_path",
-    "json_option",
-    "known_jobs",
-    "open_journal",
-    "place",
-    "plain",
-    "policy_settings",
-    "print_json",
-    "span",
-    "write_json",
+    "Number", "as_in_the_queue", "cell", "clock", "config_loader", "config_options", "console", "facts_table",
+    "journal_path", "json_option", "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json",
+    "span", "write_json",
 ]  # fmt: skip
 
 _LOADER = "slurm_hadar.config_loader"

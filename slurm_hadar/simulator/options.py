@@ -15,7 +15,7 @@ from slurm_hadar.simulator.traces.model import Trace
 from slurm_hadar.simulator.virtual.faults import Faults
 from slurm_hadar.simulator.virtual.forked import Consolidation
 
-__all__ = ["DEFAULT_CLUSTER", "SimOptions", "unlimited", "within"]
+__all__ = ["DEFAULT_CLUSTER", "SimOptions", "granted", "unlimited"]
 
 DEFAULT_CLUSTER = "v100:5x4,p100:5x4,k80:5x4"
 
@@ -138,9 +138,11 @@ class SimOptions:
             raise ConfigError(f"phase_s {self.phase_s:g}: must be a number")
 
 
-def within(trace: Trace, guard: GuardSection) -> Trace:
+def granted(trace: Trace, guard: GuardSection | None) -> Trace:
     """The same jobs, as a controller with this guard would take them: none weighs more than it grants. What of it
-    cannot be simulated is told."""
+    cannot be simulated is told. None: no limits."""
+    if guard is None:
+        return trace
     told = []
     if guard.exempt_users or guard.exempt_qos or guard.exempt_partitions:
         told.append("all jobs are steered: guard.exempt_users, exempt_qos and exempt_partitions are not simulated")

@@ -20,7 +20,7 @@ from slurm_hadar.cli.studies.simulate import SceneOptions, scene, scene_options
 from slurm_hadar.errors import TraceError
 from slurm_hadar.pages.comparison import SITE_TITLE, compare_page
 from slurm_hadar.simulator.compare import compare, document, read_contenders
-from slurm_hadar.simulator.options import within
+from slurm_hadar.simulator.options import granted
 from slurm_hadar.simulator.replay import HAPPENED, Site, deviations, past, site_of_accounting, site_of_slurm
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import Trace, node_types, read_text
@@ -71,10 +71,8 @@ def replay(policies: str, folder: Path | None, processes: int | None, as_json: b
     trace = read_text(text, name, table, "sacct", types_of)
     records = parse_accounting(text, name)
     site = _site(records, trace, asked.cluster, asked=file is None)
-    trace = site.bound(trace)
     _, options = scene(replace(asked, cluster=site.spec), types_of)
-    if options.guard is not None:
-        trace = within(trace, options.guard)
+    trace = granted(site.bound(trace), options.guard)
     count = processes or min(len(contenders), os.cpu_count() or 1)
     with progress([c.label for c in contenders]) as told:
         comparison = compare(trace, contenders, options, table, count, told, bounds)

@@ -23,7 +23,7 @@ from slurm_hadar.model import Fork, Kept, Mix, Pairing
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.history import gpu_types_of
 from slurm_hadar.simulator.nodes import cluster_nodes
-from slurm_hadar.simulator.options import DEFAULT_CLUSTER, SimOptions, within
+from slurm_hadar.simulator.options import DEFAULT_CLUSTER, SimOptions, granted
 from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import bounds_of
 from slurm_hadar.simulator.run import simulate as run_simulation
@@ -123,7 +123,7 @@ def inputs(
     table, options = scene(SceneOptions(**given), types_of)
     gpus = gpus_of(options.cluster)
     trace = read_trace(source, table, trace_format, types_of, options.seed, gpus)
-    return trace if options.guard is None else within(trace, options.guard), table, options
+    return granted(trace, options.guard), table, options
 
 
 @dataclass(frozen=True)

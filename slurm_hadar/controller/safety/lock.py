@@ -50,8 +50,9 @@ class ScopeLock:
         one of root or of this user counts: any user may start one for everybody, which then steers that user's jobs."""
         inode = ""
         with contextlib.suppress(OSError):
-            if self._users and _is_of_one(self._cluster, {0, os.geteuid()}):
-                inode = _steered(self._cluster).get("", "")
+            bound = _bound() if self._users else {}
+            if not bound.keys().isdisjoint(_owner(self._cluster, uid) for uid in (0, os.geteuid())):
+                inode = bound.get(_name(self._cluster, ""), "")
         if inode != self._everybodys[0]:
             self._everybodys = inode, _process(inode) if inode else ""
         return self._everybodys[1]
@@ -100,22 +101,18 @@ def _owner(cluster: str, uid: int) -> str:
     return f"slurm-hadar-by-{hashlib.sha256(cluster.encode()).hexdigest()[:24]}-{uid}"
 
 
-def _is_of_one(cluster: str, uids: set[int]) -> bool:
-    """Whether one of these users steers everybody's jobs. Raises OSError."""
-    names = {f"@{_owner(cluster, uid)}" for uid in uids}
-    return any(line.split()[-1:][0] in names for line in _SOCKETS.read_text(errors="replace").splitlines() if line)
+def _bound() -> dict[str, str]:
+    """The names in the abstract socket space, with the inodes of their sockets. Raises OSError."""
+    # 0000000000000000: 00000002 00000000 00000000 0002 01 4711 @name
+    lines = (line.split() for line in _SOCKETS.read_text(errors="replace").splitlines())
+    return {words[7][1:]: words[6] for words in lines if len(words) == 8 and words[7].startswith("@")}
 
 
 def _steered(cluster: str) -> dict[str, str]:
     """Whose jobs controllers of this host steer, "" for everybody's, with the inode of the socket that says so. Raises
     OSError."""
-    mark, found = "@" + _name(cluster, ""), {}
-    for line in _SOCKETS.read_text(errors="replace").splitlines():
-        # 0000000000000000: 00000002 00000000 00000000 0002 01 4711 @name
-        words = line.split()
-        if len(words) == 8 and words[7].startswith(mark):
-            found[unquote(words[7].removeprefix(mark))] = words[6]
-    return found
+    mark = _name(cluster, "")
+    return {unquote(name.removeprefix(mark)): inode for name, inode in _bound().items() if name.startswith(mark)}
 
 
 def _refusal(cluster: str, taken: Sequence[str]) -> str:

@@ -43,21 +43,22 @@ def generators_of(source: Any) -> list[Any]:
     batches = getattr(source, "batch_sampler", None)
     holders = (source, getattr(source, "sampler", None), batches, getattr(batches, "sampler", None))
     named = [id(g) for holder in holders if (g := getattr(holder, "generator", None)) is not None]
-    known = {id(one): drawn for path, one in found if (drawn := followed(path, one)) is not None}
+    known = {id(one): drawn for _, one, drawn in found if drawn is not None}
     first = [known[key] for key in dict.fromkeys(named) if key in known]
     rest = [drawn for drawn in known.values() if drawn not in first]
-    data = [(path, one) for path, one in found if _is_data(one)]
+    data = [(path, one) for path, one, _ in found if _is_data(one)]
     return [*first, *rest, *(_Stateful(path, one) if _keeps_state(one) else _Counts(path, one) for path, one in data)]
 
 
-def _held(source: Any) -> Iterator[tuple[str, Any]]:
-    """All that is held, each once, by the shortest path to it."""
+def _held(source: Any) -> Iterator[tuple[str, Any, Any]]:
+    """All that is held, each once: the shortest path to it, itself, and what :func:`followed` makes of it."""
     seen = {id(source)}
     queue: deque[tuple[str, int, Any]] = deque([("", 0, source)])
     while queue and len(seen) < _MOST:
         path, depth, one = queue.popleft()
-        yield path, one
-        if depth == _DEEPEST or followed(path, one) is not None:
+        drawn = followed(path, one)
+        yield path, one, drawn
+        if depth == _DEEPEST or drawn is not None:
             continue
         for name, value in _inside(one):
             if not isinstance(value, _PLAIN) and id(value) not in seen:
@@ -239,10 +240,11 @@ class _Counts:
         self.path, self.of = f"{path}#", holder
         known, _ = _first.get(id(holder), (None, None))
         if known is None or known() is not holder:
+            key = id(holder)
             try:
-                _first[id(holder)] = weakref.ref(holder), self._numbers()
+                _first[key] = weakref.ref(holder, lambda _: _first.pop(key, None)), self._numbers()
             except TypeError:  # one that cannot be known again
-                _first.pop(id(holder), None)
+                _first.pop(key, None)
 
     def get_state(self) -> dict[str, float]:
         _, first = _first.get(id(self.of), (None, self._numbers()))

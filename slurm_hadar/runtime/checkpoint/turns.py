@@ -35,8 +35,7 @@ class Turns:
 
     def __init__(self, optimizers: Iterable[Any]) -> None:
         torch = sys.modules.get("torch")  # who has not imported it trains without
-        given = [] if torch is None else [inner for o in optimizers for inner in _within(o, torch.optim.Optimizer)]
-        self._saved = given
+        self._saved = [] if torch is None else [one for o in optimizers for one in _within(o, torch.optim.Optimizer)]
         self._owners: dict[int, Any] = {}  # by an optimizer that steps: the saved one that it is, or is within
         self._beside: dict[int, list[Any]] = {}
         _all.add(self)

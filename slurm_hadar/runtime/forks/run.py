@@ -197,9 +197,7 @@ class ForkedRun:
                     self._trained_s += trained_s
                     self._consolidate(period, trained_s)
                 self._ending.safe = True
-        except GeneratorExit:  # left by ``break``: the period goes on where the loop is entered again
-            raise
-        except BaseException:
+        except Exception:  # not GeneratorExit: left by ``break``, the period goes on where the loop is entered again
             self._stop_beating()
             raise
         finally:

@@ -192,9 +192,12 @@ class FactFinder:
                 first_s = self._config.controller.round_s
                 lessons.learn(job, job.reason, self._now, first_s, tried=record.placed)
             learned = lessons.reason(job, self._now) if failed is None and not known else None
-        facts, reserved = self._view.facts, self.quota_book.reserved(job, self._now)
-        elsewhere = only_where_reserved(job, form, facts, reserved, self._now) if reserved else None
-        return failed or learned or elsewhere or only_where_avoided(job, record, form, facts, self._now)
+        return (
+            failed
+            or learned
+            or only_where_reserved(job, form, self._view.facts, self.quota_book.reserved(job, self._now), self._now)
+            or only_where_avoided(job, record, form, self._view.facts, self._now)
+        )
 
     def _keep_off_vain_nodes(self, job: SlurmJob, record: JobRecord) -> None:
         """A job that was given nodes, and waits although their GPUs are free, lacks something there that nobody has
@@ -256,7 +259,7 @@ def only_where_reserved(
     job: SlurmJob, form: Form, facts: NodeBook, reserved: Mapping[str, Reservation], now: float
 ) -> str | None:
     """That a waiting job has room only on nodes that others have reserved; None if it has elsewhere too, or nowhere."""
-    nodes = _only_room(job, form, facts, reserved.keys() - job.exc_nodes)
+    nodes = _only_room(job, form, facts, reserved.keys() - job.exc_nodes) if reserved else set()
     if not nodes:
         return None
     first = min((reserved[n] for n in nodes), key=lambda r: (r.start, r.name))
@@ -295,6 +298,6 @@ def _has_room(form: Form, facts: NodeBook, nodes: Iterable[str]) -> bool:
     """Whether the smallest gang fits on so many of the nodes as it may have, of one type where it must be."""
     counts: dict[str, list[int]] = {}
     for node in nodes:
-        gpu_type = facts[node].gpu_type if form.mix is Mix.NEVER else ""
-        counts.setdefault(gpu_type or "", []).append(facts[node].gpus)
+        kind = str(facts[node].gpu_type) if form.mix is Mix.NEVER else ""
+        counts.setdefault(kind, []).append(facts[node].gpus)
     return any(sum(sorted(of)[-form.max_nodes :]) >= form.gang_sizes[0] for of in counts.values())
