@@ -6,7 +6,6 @@ import importlib.metadata
 import ipaddress
 import os
 import platform
-import pwd
 import re
 import shlex
 import shutil
@@ -26,7 +25,7 @@ from slurm_hadar.controller.state_dir import chosen_state_dir, private_cluster
 from slurm_hadar.errors import ClusterError, ConfigError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.slurm.pyslurm import probe
-from slurm_hadar.slurm.survey import NOT_ASKED, Survey, Unknown
+from slurm_hadar.slurm.survey import NOT_ASKED, Survey, Unknown, is_user
 
 __all__ = ["Host", "inspect_host"]
 
@@ -112,7 +111,7 @@ def inspect_host(config: Config, config_error: str, slurm: Survey | Unknown) -> 
         channel_fault=_no_room(file.parent) if config.channel.enabled else "",
         found_by_jobs=config.channel.file is not None or file.parent != directory,
         port_fault=_port_fault(bind) if config.channel.enabled and lock == "" else "",
-        no_users=tuple(name for name in config.controller.users if not _is_user(name)),
+        no_users=tuple(name for name in config.controller.users if not is_user(name)),
         metrics_faults=_metrics_faults(config, lock == ""),
         hook_fault=_hook_fault(config.hooks.moved),
         pyslurm=_pyslurm(config, slurm),
@@ -226,14 +225,6 @@ def _port_fault(bind: str) -> str:
         except (OSError, OverflowError) as error:
             return f"{bind}: {getattr(error, 'strerror', None) or error}"
     return ""
-
-
-def _is_user(name: str) -> bool:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        return False
-    return True
 
 
 def _metrics_faults(config: Config, free: bool) -> tuple[str, ...]:
