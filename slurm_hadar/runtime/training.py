@@ -240,7 +240,12 @@ class Run:
                 self._feed.give_back(batch)
             else:
                 self._feed.pass_over()
-        if self._saver is None or not (wanted or (stepped and self._ending.asked)):
+        if self._saver is None:
+            return
+        if stepped and self.step >= self.total_steps and self._gang.world == 1:
+            self._finish()
+            return
+        if not (wanted or (stepped and self._ending.asked)):
             return
         if self._gang.world == 1:
             self._try_save(wait=True, ends=True)

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 from slurm_hadar.joblog import say
 
@@ -31,10 +31,14 @@ class Ending:
     """While it is entered, SIGTERM does not end this process but is noted in ``asked``. A handler of the training's own
     is left alone, and so is a training that is not in the main thread; ``library`` tells handlers that are the
     library's, not the training's. ``safe`` is for who enters it to say: whether all that was done is saved; and
-    ``later``: that it will end the process itself.
+    ``later``: that it will end the process itself. Only the first of several that are entered at once hears of a
+    signal, and saves for itself: that is said.
 
     Slurm sends the signal to all processes of a job. Workers of a ``DataLoader`` that are forked from now on outlive
     it, since the step is finished with their batches, and PyTorch ends a training whose workers are killed."""
+
+    _under_way: ClassVar[set[Ending]] = set()
+    _told_of_several: ClassVar[bool] = False
 
     def __init__(self, library: Callable[[Any], bool] = lambda _handler: False) -> None:
         self.asked = self.safe = self.later = False
@@ -43,6 +47,14 @@ class Ending:
         _prepare_workers()
 
     def __enter__(self) -> Ending:
+        Ending._under_way.add(self)
+        if len(Ending._under_way) > 1 and not Ending._told_of_several and _leads():
+            Ending._told_of_several = True
+            say(
+                "WARNING: two trainings are under way at once in this process. When it is stopped only one of them is "
+                "saved as it is then, the other goes on from its last save. Make one of them: train() takes dicts of "
+                "models and optimizers"
+            )
         handler = signal.getsignal(signal.SIGTERM)
         if _may_handle() and (handler is signal.SIG_DFL or self._library(handler)):
             self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -59,10 +71,11 @@ class Ending:
         if self._before is not None and _may_handle() and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
             signal.signal(signal.SIGTERM, self._before)
         self._before, _Shared.ours()[0] = None, _NO_TRAINING
+        Ending._under_way.discard(self)
         if self.asked and not self.later:
             if kind is not None and not issubclass(kind, GeneratorExit):
                 traceback.print_exception(error)
-            if not self.safe and os.environ.get("RANK", "0") == "0":
+            if not self.safe and _leads():
                 say("told to end (SIGTERM) where nothing could be saved: goes on from the last checkpoint")
             die()
 
@@ -122,6 +135,10 @@ class _Shared:
         if cls.process != os.getpid():
             cls.process, cls.word = os.getpid(), mmap.mmap(-1, 1)
         return cls.word
+
+
+def _leads() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _may_handle() -> bool:

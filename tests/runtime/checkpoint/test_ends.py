@@ -251,7 +251,22 @@ runs = [slurm_hadar.train(m, o, total_steps=15, name=str(i))
 for _ in zip(*runs):
     step(); second.zero_grad(); other(torch.randn(4, 3)).mean().backward(); second.step()
 """
-    assert "not saved" not in run(script)[2]
+    said = run(script)[2]
+    assert "not saved" not in said
+    assert said.count("WARNING: two trainings are under way at once") == 1
+    ended = "\nprint([r.step for r in runs], [r._saver.saved_step for r in runs])"
+    assert run(script + ended, 1)[1] == "[15, 15] [15, 15]\n"  # zip leaves the second one in its last turn
+
+
+def test_trainings_one_after_the_other_are_not_under_way_at_once(run: Any) -> None:
+    script = """
+for name in "ab":
+    for _ in (run := slurm_hadar.train(model, optimizer, total_steps=4, name=name)):
+        step()
+        if run.step == 2: break
+    for _ in run: step()
+"""
+    assert "WARNING" not in run(script)[2]
 
 
 def test_the_next_fold_does_not_take_the_last_ones_checkpoints(run: Any) -> None:
