@@ -240,14 +240,17 @@ class Run:
                 self._feed.give_back(batch)
             else:
                 self._feed.pass_over()
-        if self._saver is None:
-            return
+        if self._saver is not None:
+            self._save_left(stepped, wanted)
+
+    def _save_left(self, stepped: bool, wanted: bool) -> None:
+        """What a turn that was left has made is saved if it was the last one, or if that is asked for."""
+        assert self._saver is not None
         if stepped and self.step >= self.total_steps and self._gang.world == 1:
             self._finish()
+        elif not (wanted or (stepped and self._ending.asked)):
             return
-        if not (wanted or (stepped and self._ending.asked)):
-            return
-        if self._gang.world == 1:
+        elif self._gang.world == 1:
             self._try_save(wait=True, ends=True)
             self._ending.later = self._ending.asked and self._saver.saved_step == self.step
             if self._ending.later:
