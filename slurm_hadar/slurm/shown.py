@@ -27,8 +27,11 @@ _WAITS_OR_RUNS = re.compile(
     r"JobId=(?P<job>\d+)(?: ArrayJobId=(?P<array>\d+))? .* JobState=(?:PENDING|CONFIGURING|RUNNING) .*?"
     r" Comment=(?P<comment>\S*)"
 )
-
-
+#: The first words of a job.
+_HEAD = re.compile(
+    r"^JobId=(?P<job>\d+)(?: (?P<kind>Array|Het)JobId=(?P<whole>\d+) (?:ArrayTaskId|HetJobOffset)=(?P<number>\S+))?",
+    re.MULTILINE,
+)
 _HELD = re.compile(r" Nodes=\S+ CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
 
 
@@ -57,7 +60,8 @@ def shared_gpu_numbers(text: str) -> dict[int, int]:
 class Shown:
     """``output`` is None for a job that writes to no file of its own, as no batch job; ``word`` is Slurm's for the
     state, ``exit_code`` and ``signal`` are those of the last run that ended. ``job_id`` as in the queue: ``7_0`` for a
-    task of an array, ``7+0`` for a component of a heterogeneous job, also where it was asked for by its own number."""
+    task of an array, ``7+0`` for a component of a heterogeneous job, also where it was asked for by its own number.
+    ``parts``: all that Slurm shows under the number that was asked for, by such names: ``7_0``, ``7_[1-3]``."""
 
     state: JobState
     word: str
@@ -66,6 +70,7 @@ class Shown:
     exit_code: int = 0
     signal: int = 0
     job_id: str = ""
+    parts: tuple[str, ...] = ()
 
 
 def shown(ask: _Ask, job_id: str) -> Shown | None:
@@ -87,15 +92,18 @@ def shown(ask: _Ask, job_id: str) -> Shown | None:
     output, work_dir = (_last(text, name) for name in ("StdOut", "WorkDir"))
     code = re.search(r"\bExitCode=(\d{1,3}):(\d{1,3})", text[found.end() :])
     exit_code, signal = (int(code[1]), int(code[2])) if code else (0, 0)
-    return Shown(job_state(found[1], job_id), found[1], output, work_dir, exit_code, signal, _named(text, job_id))
+    parts = tuple(map(_named, _HEAD.finditer(text)))
+    # an array's number is also that of one of its tasks, and means the array; a task that waits is shown with others
+    named = bool(parts) and not parts[0].startswith(f"{job_id}_") and not parts[0].endswith("]")
+    name = parts[0] if named else job_id
+    return Shown(job_state(found[1], job_id), found[1], output, work_dir, exit_code, signal, name, parts)
 
 
-def _named(text: str, job_id: str) -> str:
-    """By the first words that Slurm shows; an array's number is also that of one of its tasks, and means the array."""
-    head = re.match(r"JobId=(\d+)(?: (Array|Het)JobId=(\d+) (?:ArrayTaskId|HetJobOffset)=(\d+))?", text)
-    if head is None or head[2] is None or (head[2] == "Array" and head[3] == job_id):
-        return job_id
-    return f"{head[3]}{'_' if head[2] == 'Array' else '+'}{head[4]}"
+def _named(head: re.Match[str]) -> str:
+    if head["whole"] is None:
+        return head["job"]
+    number = head["number"] if head["number"].isdigit() else f"[{head['number']}]"
+    return f"{head['whole']}{'_' if head['kind'] == 'Array' else '+'}{number}"
 
 
 def _last(text: str, name: str) -> Path | None:

@@ -117,6 +117,18 @@ def test_a_job_is_followed_to_its_end(slurm: Path, hadar: Run, tmp_path: Path) -
         ("x", "exit 1", "'x' is no job id"),
         ("7", 'echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1', "does not know job 7 (any more)"),
         ("7", 'printf "JobId=7\\n   JobState=PENDING\\n"', "is no batch job, or an array"),
+        (
+            "7",
+            r'printf "JobId=7 ArrayJobId=7 ArrayTaskId=2-3,5 JobName=x\n   JobState=PENDING\n   StdOut=/a\n\n'
+            r'JobId=8 ArrayJobId=7 ArrayTaskId=0 JobName=x\n   JobState=RUNNING\n   StdOut=/b\n"',
+            "job 7 has several parts, each with its own output: 7_[2-3,5], 7_0; name one",
+        ),
+        (
+            "7",
+            r'printf "JobId=7 HetJobId=7 HetJobOffset=0 JobName=x\n   JobState=PENDING\n   StdOut=/a\n\n'
+            r'JobId=8 HetJobId=7 HetJobOffset=1 JobName=x\n   JobState=PENDING\n   StdOut=/b\n"',
+            "7+0, 7+1; name one",
+        ),
         ("7", 'printf "   JobState=PENDING\\n   StdOut=/nowhere/a.out\\n"', "has written nothing yet"),
     ],
 )

@@ -58,6 +58,8 @@ def _output_of(backend: CliBackend, job: str) -> tuple[Path, bool]:
             f"Slurm does not know job {job} (any more); its output is where it was submitted, in slurm-{job}.out "
             "unless its owner said otherwise"
         )
+    if found.parts and (len(found.parts) > 1 or found.parts[0].endswith("]")):
+        raise SlurmError(f"job {job} has several parts, each with its own output: {', '.join(found.parts)}; name one")
     if found.output is None:
         raise SlurmError(f"job {job} is no batch job, or an array: give one of its tasks, such as {job}_1")
     return found.output, found.state.active
