@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.model import Fork, JobState, Mix
 
-__all__ = ["Trace", "TraceJob"]
+__all__ = ["MOST_DRAWN", "Trace", "TraceJob"]
+
+#: Jobs of a trace that is drawn; and its users.
+MOST_DRAWN = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)

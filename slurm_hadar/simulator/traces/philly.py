@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import number, options, whole
-from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.fields import LATEST_S, number, options, whole
+from slurm_hadar.simulator.traces.model import MOST_DRAWN, Trace, TraceJob
 from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE
 from slurm_hadar.throughput.table import ReferenceTable
 
@@ -28,7 +28,7 @@ def read(text: str, table: ReferenceTable, seed: int = 0) -> Trace:
     rate = number(given["rate"], text, "rate")
     if rate < 0:
         raise TraceError(f"{text}: rate must not be negative")
-    jobs, drawn_by = whole(given["jobs"], text, "jobs"), whole(given["seed"], text, "seed", least=0)
+    jobs, drawn_by = whole(given["jobs"], text, "jobs", most=MOST_DRAWN), whole(given["seed"], text, "seed", least=0)
     return generate(jobs, drawn_by, given["multi"] in _YES, rate, table)
 
 
@@ -57,6 +57,8 @@ def generate(jobs: int, seed: int, multi: bool, jobs_per_hour: float, table: Ref
         drawn.append(TraceJob(str(number_), now, model, batch or None, workers, float(max(1, round(run_s * rate)))))
         if jobs_per_hour > 0:
             now += rng.expovariate(jobs_per_hour / 3600)
+            if now > LATEST_S:
+                raise TraceError(f"{PREFIX} rate={jobs_per_hour:g}: {jobs} jobs take over {LATEST_S:g} s to arrive")
     name = f"{PREFIX}jobs={jobs},seed={seed},multi={'yes' if multi else 'no'},rate={jobs_per_hour:g}"
     return Trace(name, "philly", tuple(drawn), ("drawn from the distribution of Gavel's job generator",))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from slurm_hadar.errors import TraceError
 from slurm_hadar.fields import LATEST_S, number, options, positive, whole
 from slurm_hadar.simulator.throughputs import Rates
-from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.simulator.traces.model import MOST_DRAWN, Trace, TraceJob
 from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE, gang_workloads
 from slurm_hadar.throughput.table import ReferenceTable
 
@@ -33,7 +33,6 @@ _TREND_SIGMA = 0.4  # how much longer or shorter a script's runs get over its li
 _SHORTEST_S, _LONGEST_S = 60.0, 7 * 86400.0
 _DAY_S, _PEAK_S, _SWING, _WEEKEND = 86400.0, 15 * 3600.0, 0.7, 0.5
 _STEP_S = 900.0
-_MOST = 10_000_000  # jobs, or users
 _MOST_VARY = 10.0
 
 
@@ -87,7 +86,9 @@ def read(text: str, table: ReferenceTable, seed: int = 0, gpus: int | None = Non
     ``gpus`` where the text names none. Raises TraceError naming what is wrong."""
     plain = Recurring()
     given = {"seed": str(seed), "gpus": str(gpus or plain.gpus), **options(text, PREFIX, _KEYS, _USAGE)}
-    jobs, users = (whole(given.get(key, str(getattr(plain, key))), text, key, most=_MOST) for key in ("jobs", "users"))
+    jobs, users = (
+        whole(given.get(key, str(getattr(plain, key))), text, key, most=MOST_DRAWN) for key in ("jobs", "users")
+    )
     load = positive(given.get("load", str(plain.load)), text, "load")
     comm, vary = (number(given.get(key, str(getattr(plain, key))), text, key) for key in ("comm", "vary"))
     if not 0 <= comm <= 1:

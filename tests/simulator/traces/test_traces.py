@@ -304,6 +304,8 @@ def test_drawn_traces_without_gangs_or_gaps() -> None:
     [
         ("philly:job=3", "philly:job=3: 'job=3' is not one of jobs=N"),
         ("philly:jobs=0", "jobs must be a whole number of at least 1"),
+        ("philly:jobs=1000000000", "jobs must be at most"),
+        ("philly:jobs=10,rate=1e-300", "rate=1e-300: 10 jobs take over"),
         ("philly:multi=perhaps", "multi must be yes or no"),
         ("philly:rate=-1", "rate must not be negative"),
     ],
