@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DATATYPES", "NAMES", "as_json"]
+__all__ = ["DATATYPES", "NAMES", "as_json", "fitted"]
 
 #: BYTES is not served
 DATATYPES: Mapping[str, Any] = {
@@ -18,6 +18,20 @@ DATATYPES: Mapping[str, Any] = {
 
 #: the name of a NumPy type
 NAMES: Mapping[Any, str] = {np.dtype(kind): name for name, kind in DATATYPES.items()}
+
+
+def fitted(values: Any, datatype: str) -> Any:
+    """The array, of the datatype, with the same values but for rounding to the precision of floats; None where it
+    cannot have them: a fraction or a large number as an integer, one beyond the range of a float."""
+    given, kind = np.asarray(values), np.dtype(DATATYPES[datatype])
+    if given.dtype == kind:
+        return given
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = given.astype(kind)
+    if not given.size:
+        return found
+    same = (np.isfinite(found) == np.isfinite(given)).all() if kind.kind == "f" else (found == given).all()
+    return found if same else None
 
 
 def as_json(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:

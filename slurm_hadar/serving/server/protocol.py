@@ -14,7 +14,7 @@ import numpy as np
 from slurm_hadar.errors import ServingError
 from slurm_hadar.serving.scheduling.request import MISS, Step
 from slurm_hadar.serving.server.model import ModelInfo, TensorSpec
-from slurm_hadar.serving.tensors import DATATYPES, NAMES
+from slurm_hadar.serving.tensors import DATATYPES, NAMES, fitted
 
 __all__ = ["Asked", "encode", "encode_in_pieces", "read_request"]
 
@@ -173,14 +173,11 @@ def _whole(objects: Any, floats: Any) -> Any:
 
 def _typed(values: Any, spec: TensorSpec) -> Any:
     """Of the datatype, unchanged in value but for rounding to the precision of floats."""
-    kind = np.dtype(DATATYPES[spec.datatype])
-    admitted = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[kind.kind]
+    admitted = {"b": "b", "i": "iu", "u": "iu", "f": "iuf"}[np.dtype(DATATYPES[spec.datatype]).kind]
     if values.size and values.dtype.kind not in admitted:
         raise _bad(f"data of {spec.name} are not all of {spec.datatype}")
-    with np.errstate(over="ignore", invalid="ignore"):
-        found = values.astype(kind)
-    kept = np.isfinite(found).all() if kind.kind == "f" else (found == values).all()
-    if values.size and not kept:
+    found = fitted(values, spec.datatype)
+    if found is None or not np.isfinite(found).all():
         raise _bad(f"data of {spec.name} do not fit into {spec.datatype}")
     return found
 

@@ -24,10 +24,10 @@ from slurm_hadar.serving.server.dependent import die_with_parent
 from slurm_hadar.serving.server.model import ModelInfo, ServedModel, Tensors, load_models
 from slurm_hadar.serving.server.wire import pack, unpack
 from slurm_hadar.serving.server.workers.line import WorkerLine, connect, keep_beating, take_gpu
-from slurm_hadar.serving.tensors import DATATYPES
+from slurm_hadar.serving.tensors import DATATYPES, fitted
 from slurm_hadar.sharing import iteration
 
-__all__ = ["main", "measured"]
+__all__ = ["main", "measured", "run_batch"]
 
 _SINGLES = 20  # runs of each application at the start
 _WARM_UP_S = 10.0  # at most for these, of each model
@@ -62,11 +62,11 @@ def _work(socket: Any, source: str, largest: int) -> None:
     while True:
         header, requests = unpack([frame.buffer for frame in socket.recv_multipart(copy=False)])
         with turn():
-            frames = _run(models[header["model"]], header["batch"], requests)
+            frames = run_batch(models[header["model"]], header["batch"], requests)
         socket.send_multipart(frames, copy=False)
 
 
-def _run(model: ServedModel, number: int, requests: list[dict[str, Any]]) -> list[Any]:
+def run_batch(model: ServedModel, number: int, requests: list[dict[str, Any]]) -> list[Any]:
     """A batch that fails is run again one by one: one request's fault stays that request's."""
     began = time.perf_counter()
     answers: list[Tensors] = []
@@ -88,11 +88,16 @@ def _one_by_one(model: ServedModel, requests: Sequence[Tensors]) -> tuple[list[T
     failures: dict[int, str] = {}
     for place, request in enumerate(requests):
         try:
-            answers.extend(_answers(model, [request]))
+            answers.extend(_kept(one) for one in _answers(model, [request]))
         except Exception as error:  # the user's code
             answers.append({})
             failures[place] = reason_of(error)
     return answers, failures
+
+
+def _kept(answer: Tensors) -> dict[str, Any]:
+    """A model may write all its answers to the same place: the next run does not change this one."""
+    return {name: np.array(array) for name, array in answer.items()}
 
 
 def _answers(model: ServedModel, requests: list[Tensors]) -> list[Tensors]:
@@ -103,10 +108,13 @@ def _answers(model: ServedModel, requests: list[Tensors]) -> list[Tensors]:
         raise ConfigError(f"model {model.name} gave {len(answers)} answers to {len(requests)} requests")
     found: list[Tensors] = []
     for answer in answers:
-        arrays = {spec.name: np.asarray(answer[spec.name], DATATYPES[spec.datatype]) for spec in info.outputs}
+        arrays = {spec.name: fitted(answer[spec.name], spec.datatype) for spec in info.outputs}
         for spec in info.outputs:
-            if not spec.admits(arrays[spec.name].shape):
-                raise ConfigError(f"model {model.name}: {spec.name} of shape {arrays[spec.name].shape} is not promised")
+            array = arrays[spec.name]
+            if array is None:
+                raise ConfigError(f"model {model.name}: {spec.name} does not fit into {spec.datatype}, as is promised")
+            if not spec.admits(array.shape):
+                raise ConfigError(f"model {model.name}: {spec.name} of shape {array.shape} is not promised")
         found.append(arrays)
     return found
 
