@@ -197,13 +197,16 @@ def unreadable(job_id: str, user: str, nodes: str, state: str, name: str, commen
 def _understood(r: dict[str, str]) -> SlurmJob:
     job_id = r["JobArrayID"]
     state_text = r["State"].split("+")[0].split(" ")[0]
-    nodes = _int(r, "NumNodes", 1)
+    state, asked = job_state(state_text, job_id), parse_tres(r["tres-alloc"])
+    nodes, most = _int(r, "NumNodes", 1), _int(r, "MaxNodes", 0)
+    if state is JobState.PENDING and most:  # what Slurm has reckoned with may be more than the fewest that it asks for
+        nodes = asked.get("node", nodes)
     array = r["ArrayJobID"] if "_" in job_id else None
     cpus = _int(r, "NumCPUs", 1)
     return SlurmJob(
         job_id=job_id,
         raw_id=_int(r, "JobID", 0),
-        state=job_state(state_text, job_id),
+        state=state,
         state_text=state_text,
         reason=text_or_empty(r["Reason"]),
         user=r["UserName"],
@@ -217,7 +220,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         gpus=requests(**{per: r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")}),
         shares=shares(r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")),
         num_nodes=nodes,
-        max_nodes=_int(r, "MaxNodes", nodes) or nodes,
+        max_nodes=most or nodes,
         num_tasks=_int(r, "NumTasks", 1),
         num_cpus=cpus,
         time_limit_s=parse_time_limit(r["TimeLimit"]),
@@ -233,7 +236,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         array_id=array,
         het_id=text_or_empty(r["HetJobID"]) or None,
         uid=int(r["UserID"]) if _DIGITS.fullmatch(r["UserID"]) else None,
-        memory_bytes=parse_tres(r["tres-alloc"]).get("mem", 0),
+        memory_bytes=asked.get("mem", 0),
         exclusive=r["Exclusive"] != "NO" if "Exclusive" in r else r["OverSubscribe"] not in ("OK", "YES"),
         deadline=_time(r, DEADLINE) if DEADLINE in r else None,
         licenses=text_or_empty(r["Licenses"]),

@@ -46,10 +46,10 @@ class SlurmJob:
     ``exclusive``: it shares its nodes with no job, or with its owner's only. ``throttle``: how many tasks of its array
     may run at once. ``sched_nodes``: where the backfill scheduler means to start a waiting job, at ``start``.
     ``shares``: the part of a GPU that it asks for (``shard:2``), if it does; ``gpu_number``: on which GPU of its node
-    it has that, by Slurm's count, None where that is not known. ``num_nodes`` of a waiting job
-    is what Slurm last reckoned with, as when it ran, and may be out of date after an update; ``max_nodes`` is what it
-    asks for at most. ``deadline``: when Slurm ends it, or cancels it as soon
-    as it cannot be done before that (``--deadline``). ``fault``: why Slurm's record of the job cannot be
+    it has that, by Slurm's count, None where that is not known. ``max_nodes`` is how
+    many nodes a waiting job asks for at most; ``num_nodes`` at least, where Slurm tells: of a job that sets no limit,
+    and with pyslurm of each, it is what Slurm last reckoned with, as when it ran. ``deadline``: when Slurm ends it, or
+    cancels it as soon as it cannot be done before that (``--deadline``). ``fault``: why Slurm's record of the job cannot be
     read; nothing else of it is sure then."""
 
     job_id: str

@@ -99,6 +99,17 @@ def test_gpu_requests(field: str, text: str, per: str, types: tuple[Any, ...] | 
         assert (job.gpus[0].per, job.gpus[0].types) == (per, types)
 
 
+@pytest.mark.parametrize(
+    ("state", "most", "nodes"),
+    [("PENDING", "2", (1, 2)), ("PENDING", "0", (2, 2)), ("RUNNING", "2", (2, 2))],
+)
+def test_the_fewest_nodes_that_a_waiting_job_asks_for(state: str, most: str, nodes: tuple[int, int]) -> None:
+    """Slurm shows those that it has last reckoned with, and the fewest beside what the job asks for."""
+    (job,) = jobs({"State": state, "NumNodes": "2", "MaxNodes": most})
+
+    assert (job.num_nodes, job.max_nodes) == nodes
+
+
 def test_held_job() -> None:
     """Priority 0 of a pending job means held."""
     assert jobs({"PriorityLong": "0", "Reason": "JobHeldUser"})[0].held

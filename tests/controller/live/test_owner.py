@@ -334,3 +334,16 @@ def test_what_only_slurm_has_room_for_starts(live: Any, poll: Any) -> None:
         rounds_until(controller, functools.partial(runs, live, job), poll)
         assert live.field(job, "Restarts") == "0"
         leave(live, poll, job)
+
+
+def test_a_range_of_nodes_that_slurm_has_reckoned_with(live: Any, poll: Any) -> None:
+    """Where it waits, Slurm shows the most nodes alone; it is a range still, and starts on what falls free."""
+    others = [live.submit("--gres=gpu:2", comment="") for _ in live.cluster.nodes]
+    poll(lambda: all(live.state_of(other) == "RUNNING" for other in others))
+    job = live.submit("--gpus-per-node=2", "-N1-2")
+    poll(lambda: "NumNodes=2-2" in live.cluster.run(["scontrol", "show", "job", job]).stdout)
+    controller = live.controller(*QUICK, policy=registry.get("hadar"))
+    controller.run_round()
+    live.cluster.run(["scancel", others[0]])
+    rounds_until(controller, functools.partial(runs, live, job), poll)
+    assert live.field(job, "Restarts") == "0"
