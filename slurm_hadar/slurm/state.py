@@ -49,8 +49,8 @@ class SlurmJob:
     it has that, by Slurm's count, None where that is not known. ``max_nodes`` is how
     many nodes a waiting job asks for at most; ``num_nodes`` at least, where Slurm tells: of a job that sets no limit,
     and with pyslurm of each, it is what Slurm last reckoned with, as when it ran. ``deadline``: when Slurm ends it, or
-    cancels it as soon as it cannot be done before that (``--deadline``). ``fault``: why Slurm's record of the job cannot be
-    read; nothing else of it is sure then."""
+    cancels it as soon as it cannot be done before that (``--deadline``). ``fault``: why Slurm's record of the job
+    cannot be read; nothing else of it is sure then."""
 
     job_id: str
     raw_id: int

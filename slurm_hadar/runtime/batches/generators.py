@@ -23,6 +23,7 @@ __all__ = ["followed", "generators_of"]
 _MOST = 20_000  # of objects that are looked at: some milliseconds
 _WIDEST = 1024  # of lists and dicts: longer ones are data
 _DEEPEST = 12
+_SPAWNED = "spawned"
 _WITHIN = "\0"  # between the name of a dict and a name in it
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.BuiltinFunctionType)
 #: What a loader makes for itself, and what other libraries' functions and our own objects hold is not the script's.
@@ -175,7 +176,7 @@ def _generator(path: str, one: Any) -> Any:
     if numpy is not None and isinstance(one, numpy.random.Generator):
         return _NumPy(path, one.bit_generator)
     if numpy is not None and isinstance(one, numpy.random.RandomState):
-        return _NumPy(path, one._bit_generator)  # noqa: SLF001 - get_state() is for MT19937 alone
+        return _RandomState(path, one)
     kind = type(one)
     return _Torch(path, one) if all(hasattr(kind, n) for n in ("get_state", "set_state", "manual_seed")) else None
 
@@ -207,13 +208,36 @@ class _NumPy:
         self.path, self.of = path, bits
 
     def get_state(self) -> Any:
-        return self.of.state
+        spawned = self._spawned()
+        return {**self.of.state, _SPAWNED: spawned} if spawned else self.of.state
 
     def set_state(self, state: Any) -> None:
         self.of.state = state
+        for _ in range(state.get(_SPAWNED, 0) - self._spawned()):  # it cannot be set
+            self.of.seed_seq.spawn(1)
 
     def manual_seed(self, seed: int) -> None:
         self.of.state = type(self.of)(seed).state
+
+    def _spawned(self) -> int:
+        """How many generators were made of it."""
+        return getattr(getattr(self.of, "seed_seq", None), "n_children_spawned", 0)
+
+
+class _RandomState:
+    """NumPy's of old: it keeps every second normal number, beside its bits."""
+
+    def __init__(self, path: str, generator: Any) -> None:
+        self.path, self.of = path, generator
+
+    def get_state(self) -> Any:
+        return self.of.get_state(legacy=False)
+
+    def set_state(self, state: Any) -> None:
+        self.of.set_state(state)
+
+    def manual_seed(self, seed: int) -> None:
+        self.of.set_state(type(self.of._bit_generator)(seed).state)  # noqa: SLF001 - seed() is for MT19937 alone
 
 
 class _Stateful:

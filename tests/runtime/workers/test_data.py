@@ -78,6 +78,24 @@ class Noisy(Loaded):
         return i + self.noise.rand()
 
 
+class Normal(Noisy):
+    """NumPy's generator of old keeps every second normal number: five in a batch."""
+
+    def __getitem__(self, i: int) -> Any:
+        return i + self.noise.randn()
+
+
+class Spawning(Loaded):
+    """A generator of its own for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = numpy.random.default_rng(5)
+
+    def __getitem__(self, i: int) -> Any:
+        return i + self.noise.spawn(1)[0].random()
+
+
 class Noise:
     """A transform, or a collation, that draws."""
 
@@ -207,6 +225,8 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "python's in a sampler": lambda: DataLoader(range(20), 4, sampler=Shuffled(random.Random(5))),
     "numpy's in a function": _by_functions_own,
     "numpy's in a dataset": lambda: DataLoader(Noisy(), 4, shuffle=True),
+    "numpy's normal numbers": lambda: DataLoader(Normal(), 5, shuffle=True),
+    "numpy's that are spawned": lambda: DataLoader(Spawning(), 4, shuffle=True),
     "its own count": lambda: DataLoader(range(20), 4, sampler=Counting()),
     "its own count, in batches": lambda: DataLoader(range(20), batch_sampler=BatchSampler(Counting(), 4, False)),
     "numpy's in a part of a dataset": lambda: DataLoader(Subset(Noisy(), range(20)), 4, shuffle=True),
