@@ -177,8 +177,7 @@ class SlurmCluster(Cluster[Observation]):
         state = self._parts.backend.read()
         self._read_s = state.read_s
         self._vacancies.begin(state.nodes)
-        if acting_only:
-            self._clock.check()
+        self._clock.check()  # in each mode: what is written down, and for how long it is kept, goes by this clock, too
         view = SlurmView.of(state, self._config.gpus.memory_gb)
         self._graphs.survey_if_named(self._parts.backend, view)
         seen = self._track(self._observer.observe(view, acting_only=acting_only))

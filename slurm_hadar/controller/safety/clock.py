@@ -1,4 +1,5 @@
-"""Whether this host's clock can be trusted: start times are sent to Slurm as moments of it."""
+"""Whether this host's clock can be trusted: start times are sent to Slurm as moments of it, and what is written down
+goes by it."""
 
 from __future__ import annotations
 

@@ -145,3 +145,21 @@ def test_a_job_that_slurm_started_itself_has_a_history(bench: Callable[..., Any]
     events = {job: [e["event"] for e in b.journal.history(job) if "event" in e] for job in (ours, alone)}
     assert b.slurm.jobs[ours].state is JobState.RUNNING
     assert events == {ours: [], alone: ["slurm"]}
+
+
+def test_a_job_that_was_suspended_is_booked_for_what_it_ran(bench: Callable[..., Any]) -> None:
+    """Slurm shows when it first began, also of one that has just gone on."""
+    b = bench()
+    job = b.slurm.submit(gpus=2, comment="hadar:model=resnet18")
+    b.slurm.start(job, "v100-1")
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], start=time.time() - 100)
+    controller = b.new_controller(policy=Scripted())
+    controller.run_round()
+    for _ in range(3):
+        for change in (b.slurm.suspend, b.slurm.resume):
+            change(job)
+            controller.run_round()
+
+    record = b.journal.load_jobs()[job]
+    assert record.attained_s == pytest.approx(200, abs=20)
+    assert sum(record.ran_s.values()) == pytest.approx(100, abs=10)

@@ -296,6 +296,24 @@ def test_nothing_is_changed_by_a_wrong_clock(bench: Callable[..., Any], ahead: f
     assert one.slurm.batches, "when both agree again, rounds go on"
 
 
+def test_nothing_is_forgotten_by_a_wrong_clock(bench: Callable[..., Any], monkeypatch: Any) -> None:
+    """A host that comes up forty days ahead, in the mode of the first days."""
+    one, real = bench({"v100-1": ("v100", 2)}, "controller.mode=observe"), time.time
+    one.slurm = WrongClock({"v100-1": ("v100", 2)})
+    job = one.slurm.submit()
+    one.slurm.start(job, "v100-1")
+    one.new_controller().run_round()
+    monkeypatch.setattr(time, "time", lambda: real() + 40 * 86400)
+    one.slurm.ahead = -40.0 * 86400
+    assert "clock" in one.new_controller().run_round().record.note
+    monkeypatch.undo()
+    one.slurm.ahead = 0.0
+    one.new_controller().run_round()
+
+    assert [r["skipped"] for r in one.journal.rounds(9)] == [0, 1, 0]
+    assert one.journal.load_jobs()[job].attained_s < 60
+
+
 def test_a_slurm_that_does_not_tell_the_time(bench: Callable[..., Any], monkeypatch: Any, caplog: Any) -> None:
     """Rounds go on, and one warning says what is not looked after."""
     one = bench()

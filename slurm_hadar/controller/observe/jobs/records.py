@@ -36,6 +36,7 @@ class JobRecords:
         self._config = config
         self._book, self._usage = sources.book, sources.usage
         self._seal, self._quarantine = sources.seal, sources.quarantine
+        self._before_s = self._round_s = 0.0  # when the round before and this one looked
         self._lost: dict[str, float] = {}  # nodes that were out of use lately, and until when that counts
 
     def reconfigure(self, config: Config) -> None:
@@ -44,6 +45,7 @@ class JobRecords:
     def begin(self, state: ClusterState) -> None:
         """Another round."""
         self.events = []
+        self._before_s, self._round_s = self._round_s, state.time
         self._lost = {node: until for node, until in self._lost.items() if until > state.time}
         self._lost.update({n.name: state.time + LOST_NODE_S for n in state.nodes if not n.available})
 
@@ -187,6 +189,8 @@ class JobRecords:
         record.given = job.nodes if record.steered else ()
         if record.run_since is None or record.booked is None:
             record.run_since = record.booked = min(job.start or now, now)
+            if goes_on:  # Slurm shows when it first began; it may have gone on at any moment since the last round
+                record.booked = max(record.booked, ((self._before_s or now) + now) / 2)
             if is_ours(job.comment) and not record.placed and not goes_on:
                 self.events.append(Event(job.job_id, "slurm", f"on {fold(job.nodes)} at {clock(record.run_since)}"))
         ran_s = max(0.0, now - record.booked)
