@@ -70,6 +70,15 @@ class PredictionError(HadarError):
     """A history is unusable or too short to learn from, or a stored predictor is damaged or foreign."""
 
 
+#: What SQLite says of a quota that is used up: of a disk that is full it says so.
+_NOT_WRITTEN = (
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+)
+
+
 class StoreError(HadarError):
     """The local database cannot be opened, read or written.
 
@@ -85,6 +94,8 @@ class StoreError(HadarError):
     def of(cls, what: str, error: sqlite3.Error) -> "StoreError":
         """What SQLite says, after ``what`` could not be done."""
         code = getattr(error, "sqlite_errorcode", None)  # absent where Python's module itself found the fault
+        if code in _NOT_WRITTEN:
+            return cls(f"{what}: it cannot be written to ({error}): is a quota used up?", passes=True)
         passing = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
         return cls(f"{what}: {error}", passes=code is not None and code & 0xFF in passing)
 

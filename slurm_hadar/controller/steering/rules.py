@@ -113,6 +113,11 @@ class NodeBook(dict[str, NodeFacts]):
             )
         return self._open[key]
 
+    def are_one(self, partition: str, constraint: str) -> bool:
+        """Whether the nodes of a job's partitions are those of one of them."""
+        whole = self.open_to(partition, constraint)
+        return "," not in partition or any(self.open_to(one, constraint) == whole for one in partition.split(","))
+
 
 def node_facts(nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None = None) -> NodeBook:
     facts = NodeBook(memory_gb)
@@ -320,10 +325,15 @@ def _by_place(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Node
     if record.node_range:
         low, high = record.node_range
         return f"asks for {low} to {high} nodes; ask for one number with -N, and say nodes= in the comment instead"
+    low, high, mix = _node_range(job, comment, record, nodes)
+    if low > 1 and not nodes.are_one(job.partition, job.features):
+        return (
+            f"asks for {low} nodes in partitions {job.partition}, with unlike nodes, of which Slurm takes one; "
+            "name one with -p to have it steered"
+        )
     its_wish = comment.types is not None or comment.mem_gb is not None or comment.mix is not None
     if its_wish or job.shards or not record.workers:
         return None
-    low, high, mix = _node_range(job, comment, record)
     groups = nodes.groups(job.partition, job.features, job.exc_nodes, mix)
     sizes: tuple[int, ...] = (record.workers,)
     if _elastic(job, comment, record):
@@ -382,7 +392,7 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     A job that starts several tasks per node keeps its node count: changing it would change what ``srun`` starts. It is
     elastic only with one task per GPU, of which it then gets as many as GPUs.
     """
-    low, high, mix = _node_range(job, comment, record)
+    low, high, mix = _node_range(job, comment, record, nodes)
     # where it runs it may stay: what speaks against a node is about starting there
     avoid = {n for n, until in record.avoid.items() if until > now and n not in job.nodes}
     if job.shards:
@@ -409,13 +419,16 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     )
 
 
-def _node_range(job: SlurmJob, comment: JobComment, record: JobRecord) -> tuple[int, int, Mix]:
-    """The fewest and most nodes that a job may have, and whether they may be unlike."""
+def _node_range(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook) -> tuple[int, int, Mix]:
+    """The fewest and most nodes that a job may have, and whether they may be unlike. Those of a job all lie in one of
+    its partitions."""
     if comment.fork is not None and job.array_id:  # a copy stays on one node: other nodes have other copies
         return 1, 1, Mix.NEVER
     low, high = comment.nodes or (record.nodes, record.nodes)
     if record.tasks != record.nodes:
         low = high = record.nodes
+    if low == 1 and not nodes.are_one(job.partition, job.features):
+        high = 1
     return low, max(low, high), comment.mix or Mix.NEVER
 
 

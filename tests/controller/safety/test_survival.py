@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -106,6 +108,31 @@ def test_a_full_disk_stops_acting_and_not_the_controller(bench: Callable[..., An
     full(one.journal, None)
     one.controller.run_round()
     assert one.slurm.batches and {j.job_id for j in one.journal.jobs_since(0)} == set(jobs)
+
+
+QUOTA = """
+import resource, sys
+from pathlib import Path
+from slurm_hadar.controller.journal import Journal, JobRecord
+from slurm_hadar.errors import StoreError
+journal = Journal(Path(sys.argv[1]))
+held = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, held[1]))
+many = [JobRecord(str(n), name="x" * 500) for n in range(1000)]
+try:
+    journal.save_jobs(many)
+except StoreError as error:
+    print(error.passes, "quota" in str(error))
+resource.setrlimit(resource.RLIMIT_FSIZE, held)
+journal.save_jobs(many)
+print(len(journal.load_jobs()))
+"""
+
+
+def test_a_quota_that_is_used_up_is_a_full_disk(tmp_path: Path) -> None:
+    """Of which SQLite says nothing but that it could not write."""
+    done = subprocess.run([sys.executable, "-c", QUOTA, str(tmp_path / "j.db")], capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "True", "1000"], done.stderr
 
 
 def test_a_job_that_ended_while_the_disk_was_full_is_known_to_have_ended(bench: Callable[..., Any]) -> None:

@@ -119,6 +119,28 @@ def test_what_fits_on_unlike_nodes_only_is_left_to_slurm() -> None:
     assert "is left to Slurm" in why(6, 3, state=JobState.RUNNING, nodes=tuple(NODES))
 
 
+def test_several_nodes_lie_in_one_of_a_jobs_partitions() -> None:
+    """Slurm starts a job in one of them: a gang over two would never start."""
+    racks = {"v100-1": ("all", "a"), "v100-2": ("all", "b"), "k80-1": ("all", "a")}
+    facts = node_facts([replace(n, partitions=racks[n.name]) for n in FakeSlurm(NODES).nodes.values()])
+    record, config = JobRecord("1", workers=8, nodes=2, tasks=2, cpus=2), load(None, ())
+
+    def why(partition: str, comment: str = "hadar:", of: JobRecord = record) -> str | None:
+        one = job(comment, 4, of.nodes, partition=partition)
+        return pinned_reason(one, read(comment)[0], of, config, facts, False)
+
+    assert why("all") is why("all,a") is None
+    assert "asks for 2 nodes in partitions a,b, with unlike nodes" in why("a,b")
+    alone = replace(record, workers=4, nodes=1, tasks=1, cpus=1)
+    assert why("a,b", of=alone) is None
+    elastic = "hadar:gpus=4-8,nodes=1-2"
+    assert why("a,b", elastic, alone) is None
+    sizes = {
+        p: form_of(job(elastic, 4, partition=p), read(elastic)[0], alone, facts, 0.0).max_nodes for p in ("all", "a,b")
+    }
+    assert sizes == {"all": 2, "a,b": 1}
+
+
 def test_a_node_that_has_lost_a_feature_keeps_who_runs_there() -> None:
     """What a job asks of a node is asked when it starts."""
     lost = {"features": "a100"}
