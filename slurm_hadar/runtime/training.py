@@ -373,6 +373,12 @@ class Run:
         if self._gang.leads:
             for change in self._changes(saved, len(ranks)):
                 say(f"WARNING: since {found.name} was saved, {change}. If that is not meant: {advice}")
+            if (own := content.get("own")) and len(ranks) != self._gang.world:
+                say(
+                    f"WARNING: {len(own) + 1} of {len(ranks)} workers had states of their own when {found.name} was "
+                    f"saved (weights, buffers or random numbers), and {self._gang.world} go on, all with those of the "
+                    f"first. If that is not meant: {advice}"
+                )
         restore(self._parts, saved, found.path, advice, self.also)
         self.step = saved["step"]
         self.state.clear()

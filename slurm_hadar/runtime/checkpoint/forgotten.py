@@ -8,6 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from slurm_hadar.joblog import say
@@ -18,6 +19,12 @@ from slurm_hadar.runtime.progress.link import Link
 __all__ = ["Forgotten", "generators_beside"]
 
 _CHECK_AFTER = (10, 100, 1000)  # turns of this run; and before its saves
+#: What goes on beside a model of several workers: module, class, and what tells how far it is.
+_DISTRIBUTED = (
+    ("model_averaging.averagers", "ModelAverager", "step"),
+    ("ddp_comm_hooks.powerSGD_hook", "PowerSGDState", "iter"),
+    ("ddp_comm_hooks.post_localSGD_hook", "PostLocalSGDState", "iter"),
+)
 _SHARE = 0.05  # of the time, at most, where saves follow each other closely
 
 
@@ -160,11 +167,14 @@ def _going_on() -> Iterable[tuple[Any, Any]]:
     torch = sys.modules.get("torch")
     if torch is None:
         return
-    kinds = {
+    kinds: dict[type, Any] = {
         torch.optim.lr_scheduler.LRScheduler: lambda one: one.last_epoch,
         torch.optim.swa_utils.AveragedModel: lambda one: int(one.n_averaged),
         torch.amp.GradScaler: lambda one: one.state_dict().get("_growth_tracker"),
     }
+    for module, name, count in _DISTRIBUTED:
+        if (kind := getattr(sys.modules.get(f"torch.distributed.algorithms.{module}"), name, None)) is not None:
+            kinds[kind] = attrgetter(count)
     known: dict[type, Any] = {}  # there are very many objects, and few classes
     for one in gc.get_objects():
         kind = type(one)

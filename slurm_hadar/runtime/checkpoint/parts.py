@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,19 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.generators import followed
 from slurm_hadar.runtime.checkpoint import sharded
 
-__all__ = ["also_of", "classes_of", "named", "restore", "state_of", "targets_of", "warn_of_what_cannot_be_loaded"]
+__all__ = [
+    "also_of",
+    "classes_of",
+    "named",
+    "replicas",
+    "restore",
+    "state_of",
+    "targets_of",
+    "warn_of_what_cannot_be_loaded",
+]
 
 _LONGEST_REASON = 500
+_WRAPPERS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # of models, by what is in them
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -96,6 +107,7 @@ def _unwrap(part: Any) -> Any:
     _refuse_zero(part)
     while True:
         if isinstance(part, (DistributedDataParallel, DataParallel)):
+            _WRAPPERS[part.module] = weakref.ref(part)
             part = part.module
         elif hasattr(part, "_orig_mod"):
             part = part._orig_mod  # noqa: SLF001 - torch.compile has no other name for it
@@ -135,6 +147,29 @@ def _refuse_zero(part: Any) -> None:
             "ZeroRedundancyOptimizer is not supported, since no worker has its whole state: use a plain optimizer "
             "under torch.distributed.fsdp.fully_shard"
         )
+
+
+def replicas(parts: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
+    """How the names of tensors begin that all workers have alike: those of models that ``DistributedDataParallel``
+    keeps so, and of their optimizers."""
+    alike = {name for name, model in parts.get("model", {}).items() if _is_replica(model)}
+    held = {id(p) for name in alike for p in parts["model"][name].parameters()}
+    found = [("model", name) for name in alike]
+    for name, one in parts.get("optimizer", {}).items():
+        groups = getattr(one, "param_groups", ())
+        if held and groups and all(id(p) in held for group in groups for p in group["params"]):
+            found.append(("optimizer", name))
+    return tuple(".".join(filter(None, path)) + "." for path in found)
+
+
+def _is_replica(model: Any) -> bool:
+    """With a hook of its own in the place of the mean of gradients the weights may differ, and buffers without that
+    they are sent round."""
+    known = _WRAPPERS.get(model)
+    wrapper = known() if known is not None else None
+    if wrapper is None or vars(wrapper).get("_comm_hooks"):
+        return False
+    return bool(wrapper.broadcast_buffers) or next(model.buffers(), None) is None
 
 
 def state_of(part: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from typing import Any
 from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
-from slurm_hadar.runtime.checkpoint.parts import state_of, targets_of
+from slurm_hadar.runtime.checkpoint.by_worker import likeness, own_names, renamed
+from slurm_hadar.runtime.checkpoint.parts import replicas, state_of, targets_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.progress.link import Link
@@ -70,6 +71,10 @@ class Saver:
         self._stage = sharded.Stage()
         self._current: _Save | None = None
         self._process = os.getpid()
+
+    @property
+    def _worker(self) -> tuple[int, int]:
+        return self._gang.rank, self._gang.world
 
     def save(self, step: int, parts: dict[str, Any], plain: dict[str, Any], random_states: Any, wait: bool) -> None:
         """Save ``step``; all ranks together. With ``wait`` it is safe on return, else it may fail later, on stderr.
@@ -135,7 +140,7 @@ class Saver:
         if self._gang.leads:
             try:
                 self._store.claim()
-                load = lambda checkpoint: self._store.load(checkpoint, target_of)  # noqa: E731
+                load = lambda checkpoint: self._store.load(checkpoint, target_of, self._worker)  # noqa: E731
                 found, content = self._store.newest(load) or (None, None)
             except CheckpointError as problem:
                 error = str(problem)
@@ -145,22 +150,32 @@ class Saver:
         if found is None:
             return None
         if content is None:
-            content = when_visible(found.path, lambda: _load(self._store, found, target_of))
+            content = when_visible(found.path, lambda: _load(self._store, found, target_of, self._worker))
         self.saved_step, self._resumed = found.step, True
         return found, content
 
     def _agree(self, step: int, parts: Any, plain: Any, random_states: Any, began: float) -> _Save:
         """Who writes what, and into which directory. Raises CheckpointError, the same on all ranks."""
-        local, state, error = None, b"", None
+        mine, state, error = None, b"", None
+        form, tensors = dict[str, Any](), dict[str, Any]()
         try:
             form, tensors = sharded.split({k: state_of(parts[k]) for k in SHARDED_KINDS if k in parts})
-            local = sharded.LocalPlan(tensors, self._gang.leads)
+            form |= {kind: state_of(part) for kind, part in parts.items() if kind not in form}
             if self._gang.leads:
-                rest = {kind: state_of(part) for kind, part in parts.items() if kind not in form}
-                state = files.pickled({**form, **rest, **plain})
+                state = files.pickled({**form, **plain})
+            mine = likeness(form, tensors, replicas(parts)) if self._gang.world > 1 else None
         except Exception as problem:  # a user's object that cannot be pickled, say: no reason to end the training
             error = f"checkpoint of step {step} was not written: {reason_of(problem)}"
-        prepared = self._gang.gather((local.plan if local is not None else None, random_states, error))
+        leaders = self._gang.broadcast(mine)
+        local, own = None, None
+        try:
+            names = own_names(mine, leaders, self._gang.rank) if mine and leaders else {}
+            if mine and leaders and (names or mine.form != leaders.form):
+                own = renamed(form, names)
+            local = sharded.LocalPlan(tensors, self._gang.leads, names)
+        except Exception as problem:
+            error = error or f"checkpoint of step {step} was not written: {reason_of(problem)}"
+        prepared = self._gang.gather((local.plan if local is not None else None, random_states, own, error))
         save, answers = None, None
         if prepared is not None:
             save, answers = self._divide(step, local, state, prepared, began)
@@ -176,15 +191,17 @@ class Saver:
     ) -> tuple[_Save | None, list[tuple[str | None, Path | None, Any]]]:
         """Rank 0: open the checkpoint and give each rank its share; or say to all why not."""
         draft = None
-        error = next((e for _, _, e in prepared if e is not None), None)
+        error = next((e for *_, e in prepared if e is not None), None)
         try:
             if error is None:
                 draft = self._store.begin(step)
                 directory = draft.path / TENSORS
                 directory.mkdir()
-                plans, metadata = local.combine([p for p, _, _ in prepared], directory)
-                ranks = files.pickled([states for _, states, _ in prepared])
-                save = _Save(step, local, directory, began, draft, metadata, {"state.pt": state, "ranks.pt": ranks})
+                plans, metadata = local.combine([p for p, *_ in prepared], directory)
+                plain = {"state.pt": state, "ranks.pt": files.pickled([states for _, states, *_ in prepared])}
+                if own := {rank: form for rank, (_, _, form, _) in enumerate(prepared) if form is not None}:
+                    plain["own.pt"] = files.pickled(own)
+                save = _Save(step, local, directory, began, draft, metadata, plain)
                 return save, [(None, directory, plan) for plan in plans]
         except CheckpointError as problem:
             error = str(problem)
@@ -261,7 +278,7 @@ class Saver:
             self._link.saved(save.step, self._store.generation, time.monotonic() - save.began, save.stall_s)
 
 
-def _load(store: Store, found: Checkpoint, target_of: sharded.TargetOf) -> dict[str, Any]:
+def _load(store: Store, found: Checkpoint, target_of: sharded.TargetOf, worker: tuple[int, int]) -> dict[str, Any]:
     """What rank 0 has found good: its sums need no second look."""
     store.verify(found, sums=False)
-    return store.load(found, target_of)
+    return store.load(found, target_of, worker)

@@ -3,7 +3,8 @@
 A state (nested dicts, lists and tuples) is split into its form, with a mark in place of each tensor, and the tensors
 by name. Each rank plans what it has, rank 0 makes one plan of all, each rank writes its share. A tensor that is
 sharded (``DTensor``: FSDP2, tensor parallelism) is written by the ranks that hold it; any other is rank 0's, which
-alone decides where copies differ (the batch-norm statistics of DDP, GPUs of different types). Reading needs no
+alone decides where copies differ (the batch-norm statistics of DDP, GPUs of different types), unless they are no copies
+(:mod:`slurm_hadar.runtime.checkpoint.by_worker`). Reading needs no
 agreement: each rank reads the slices that it wants, so any number of ranks can go on, with other shards or none.
 
 DCP's own ``save`` is not used, for it plans, writes and agrees in one call, on tensors that must not change meanwhile:
@@ -18,14 +19,26 @@ from __future__ import annotations
 import contextlib
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.checkpoint import files
 
-__all__ = ["TargetOf", "LocalPlan", "Stage", "read", "split", "walk", "write", "write_metadata"]
+__all__ = [
+    "MARK",
+    "LocalPlan",
+    "Stage",
+    "TargetOf",
+    "is_sharded",
+    "name_of",
+    "read",
+    "split",
+    "walk",
+    "write",
+    "write_metadata",
+]
 
 MARK = "\0tensor"
 _FAULTS = (
@@ -91,21 +104,28 @@ def split(tree: Any) -> tuple[Any, dict[str, Any]]:
     return walk(tree, mark), tensors
 
 
+def name_of(value: Any) -> str | None:
+    """Of the tensor in whose place ``value`` stands in a form; None if it is no such mark."""
+    return value[MARK] if isinstance(value, dict) and list(value) == [MARK] else None
+
+
 class LocalPlan:
     """What one rank has and will write.
 
     Parameters
     ----------
-    tensors: of :func:`split`; those that are not sharded count on rank 0 only.
+    tensors: of :func:`split`; those that are not sharded count on rank 0 only, but for those of ``own``.
     leads: this is rank 0.
+    own: what this rank has of its own, and the names under which it is written.
     """
 
-    def __init__(self, tensors: dict[str, Any], leads: bool) -> None:
+    def __init__(self, tensors: dict[str, Any], leads: bool, own: Mapping[str, str] | None = None) -> None:
         from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
-        own = {name: t for name, t in tensors.items() if leads or _is_sharded(t)}
+        names = own or {}
+        written = {names.get(n, n): t for n, t in tensors.items() if leads or n in names or is_sharded(t)}
         self.planner = DefaultSavePlanner(flatten_sharded_tensors=False)
-        self.planner.set_up_planner(own, is_coordinator=leads)
+        self.planner.set_up_planner(written, is_coordinator=leads)
         self.plan: Any = self.planner.create_local_plan()
 
     def combine(self, plans: list[Any], directory: Path) -> tuple[list[Any], Any]:
@@ -190,9 +210,9 @@ def _read(directory: Path, form: Any, target_of: TargetOf | None) -> Any:
     targets: dict[str, Any] = {}
 
     def target(value: Any, path: tuple[Any, ...]) -> Any:
-        if not (isinstance(value, dict) and list(value) == [MARK]):
+        name = name_of(value)
+        if name is None:
             return None
-        name = value[MARK]
         saved: Any = metadata.state_dict_metadata[name]
         found = target_of(path, saved.size, saved.properties.dtype) if target_of else None
         targets[name] = torch.empty(saved.size, dtype=saved.properties.dtype) if found is None else found
@@ -221,7 +241,8 @@ class _Metadata(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} does not belong there")
 
 
-def _is_sharded(tensor: Any) -> bool:
+def is_sharded(tensor: Any) -> bool:
+    """Whether each worker has a part of it."""
     from torch.distributed.tensor import DTensor
 
     return isinstance(tensor, DTensor)
@@ -233,7 +254,7 @@ def _plain_or_sharded(value: Any) -> bool:
 
     if not isinstance(value, torch.Tensor):
         return False
-    if _is_sharded(value):
+    if is_sharded(value):
         return True
     common = type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided
     return common and not value.is_quantized and not value.is_meta and value.numel() > 0

@@ -304,14 +304,20 @@ class Store:
         said = json.dumps({k: v for k, v in content.items() if k != "seal"}, sort_keys=True)
         return hmac.new((self._token or "").encode(), said.encode(), hashlib.sha256).hexdigest()
 
-    def load(self, checkpoint: Checkpoint, target_of: sharded.TargetOf | None = None) -> dict[str, Any]:
+    def load(
+        self, checkpoint: Checkpoint, target_of: sharded.TargetOf | None = None, worker: tuple[int, int] = (0, 1)
+    ) -> dict[str, Any]:
         """``{name: object}`` as given to :meth:`save`. Raises CheckpointError.
 
         Tensors are whole and on the CPU, but where ``target_of`` gives another
-        (:func:`slurm_hadar.runtime.checkpoint.sharded.read`).
+        (:func:`slurm_hadar.runtime.checkpoint.sharded.read`). ``worker``: its rank, of how many, for which the state
+        is; what it has saved of its own is in it if there were as many.
         """
         manifest = self.manifest(checkpoint)
         parts = {n.removesuffix(".pt"): files.load(checkpoint.path / n) for n in manifest["files"] if "/" not in n}
+        rank, world = worker
+        if world == manifest["world"]:
+            parts["state"] |= parts.get("own", {}).get(rank, {})
         if any(name.startswith(f"{TENSORS}/") for name in manifest["files"]):
             parts["state"] = sharded.read(checkpoint.path / TENSORS, parts["state"], target_of)
         return parts

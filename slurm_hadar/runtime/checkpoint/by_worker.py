@@ -1,0 +1,114 @@
+"""What workers have of their own, where their states are not copies of rank 0's.
+
+A stage of a pipeline, weights that are averaged now and then, a worker's noise: rank 0's would be in the place of all
+others' after a resume. So the workers compare at each save, and who has something else writes that beside (our
+definition). What ``DistributedDataParallel`` keeps alike is not compared: there rank 0's counts
+(:func:`slurm_hadar.runtime.checkpoint.parts.replicas`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_hadar.runtime.checkpoint import sharded
+
+__all__ = ["Likeness", "likeness", "own_names", "renamed"]
+
+_CHUNK = 1 << 20  # words of eight bytes
+_MULTIPLIER = 0x1E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What tells a worker's state from another's: its form with all that is no tensor, and its tensors by name."""
+
+    form: bytes
+    tensors: Mapping[str, Any]
+
+
+def likeness(form: Any, tensors: Mapping[str, Any], alike: Iterable[str]) -> Likeness:
+    """Of a state as :func:`slurm_hadar.runtime.checkpoint.sharded.split` gives it. Of tensors whose names begin with
+    one of ``alike`` the values are not looked at."""
+    prefixes, found, asked = tuple(alike), dict[str, Any](), dict[str, Any]()
+    for name, tensor in tensors.items():
+        if sharded.is_sharded(tensor):
+            found[name] = tuple(tensor.device_mesh.mesh.reshape(-1).tolist())
+            continue
+        found[name] = tuple(tensor.shape), str(tensor.dtype)
+        if not name.startswith(prefixes):
+            asked[name] = tensor
+    for name, sum_ in _sums(asked).items():
+        found[name] = *found[name], sum_
+    return Likeness(_digest(form), found)
+
+
+def own_names(mine: Likeness, leaders: Likeness, rank: int) -> dict[str, str]:
+    """The tensors that are not as rank 0's are, and the names under which they are written; those that are sharded over
+    other workers than rank 0's are these workers' together."""
+    found = {}
+    for name, one in mine.tensors.items():
+        if leaders.tensors.get(name) != one:
+            whose = f"workers {min(one)}" if all(type(part) is int for part in one) else f"worker {rank}"
+            found[name] = f"{whose}: {name}"
+    return found
+
+
+def renamed(form: Any, names: Mapping[str, str]) -> Any:
+    """The form, with its tensors under these names."""
+
+    def leaf(value: Any, _path: tuple[Any, ...]) -> dict[str, str] | None:
+        name = sharded.name_of(value)
+        return None if name is None else {sharded.MARK: names.get(name, name)}
+
+    return sharded.walk(form, leaf)
+
+
+def _sums(tensors: Mapping[str, Any]) -> dict[str, int]:
+    """A sum of each tensor's bytes that depends on their order. GPUs are waited for once."""
+    import torch
+
+    by_device: dict[Any, dict[str, Any]] = {}
+    for name, tensor in tensors.items():
+        by_device.setdefault(tensor.device, {})[name] = tensor
+    found: dict[str, int] = {}
+    for device, held in by_device.items():
+        weights = torch.arange(1, _CHUNK + 1, device=device) * _MULTIPLIER | 1
+        found |= zip(held, torch.stack([_sum(one, weights) for one in held.values()]).tolist(), strict=True)
+    return found
+
+
+def _sum(tensor: Any, weights: Any) -> Any:
+    import torch
+
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    words = data.view(torch.int64) if data.numel() % 8 == 0 and data.data_ptr() % 8 == 0 else data
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for part in words.split(_CHUNK):
+        total = total * _MULTIPLIER + (part * weights[: part.numel()]).sum()
+    return total
+
+
+def _digest(form: Any) -> bytes:
+    summed = hashlib.blake2b(digest_size=16)
+    _add(summed, form)
+    return summed.digest()
+
+
+def _add(summed: Any, value: Any) -> None:
+    """Pickled as a whole, equal values would differ by which of them are one object."""
+    summed.update(type(value).__name__.encode() + b"\0")
+    if isinstance(value, dict):
+        for key, one in value.items():
+            _add(summed, key)
+            _add(summed, one)
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            _add(summed, one)
+    elif isinstance(value, (bool, int, float, str, type(None))):
+        summed.update(repr(value).encode() + b"\0")
+    else:
+        summed.update(pickle.dumps(value))

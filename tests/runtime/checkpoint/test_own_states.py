@@ -1,0 +1,84 @@
+"""Workers that are no copies of each other: each goes on from what it had itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+TRAINING = """
+import json, os, signal, sys, torch, slurm_hadar
+import torch.distributed as dist
+from torch import nn
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, what, stop, restart = dist.get_rank(), sys.argv[1], int(sys.argv[2]), int(os.environ["SLURM_RESTART_COUNT"])
+torch.manual_seed(100 * restart)
+net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))
+also = {}
+if what == "stage": torch.manual_seed(rank + 100 * restart); net = nn.Linear(3, 3)
+if what == "unlike stage": net = nn.ModuleDict({f"layer{rank}": nn.Linear(3, 3)})
+if what == "noise": also = {"noise": torch.Generator().manual_seed(rank + 100 * restart)}
+if what == "mesh":
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    torch.manual_seed(rank // 2 + 100 * restart); net = nn.Linear(3, 4)
+    fully_shard(net, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("stage", "shard"))["shard"])
+model = nn.parallel.DistributedDataParallel(net) if what == "copies" else net
+optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+run = slurm_hadar.train(model, optimizer, total_steps=9, also=also, save_every_steps=1, async_save=what == "stage")
+for step in run:
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(50 * rank + step))
+    if "noise" in also: x = x + torch.randn(4, 3, generator=also["noise"])
+    optimizer.zero_grad()
+    one = model if what != "unlike stage" else net[f"layer{rank}"]
+    one(x).square().sum().backward()
+    optimizer.step()
+    if step == stop: dist.barrier(); os._exit(9)
+whole = lambda t: t.full_tensor() if hasattr(t, "full_tensor") else t
+print(json.dumps([whole(t).tolist() for t in net.state_dict().values()]))
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "world"), [("stage", 2), ("unlike stage", 2), ("buffers", 2), ("noise", 2), ("mesh", 4)]
+)
+def test_each_worker_goes_on_from_its_own(run_gang: Any, job_env: dict[str, str], what: str, world: int) -> None:
+    """Stages of a pipeline, of the same names or not; statistics of each one's data; noise; stages that are sharded."""
+    undisturbed = _ended(run_gang, {**job_env, "HADAR_JOB_DIR": f"{job_env['HADAR_JOB_DIR']}-other"}, what, world)
+    run_gang(TRAINING, {**job_env, "SLURM_RESTART_COUNT": "0"}, world, what, "5")
+    moved = _ended(run_gang, job_env, what, world, restart=1)
+
+    assert moved == undisturbed and moved[0] != moved[-1]
+
+
+def test_copies_are_not_saved_by_each(run_gang: Any, job_env: dict[str, str]) -> None:
+    assert "own.pt" not in _files(run_gang, job_env, "copies")
+    assert "own.pt" in _files(run_gang, job_env, "stage")
+
+
+def test_other_workers_are_told_whose_states_they_have(run_gang: Any, job_env: dict[str, str]) -> None:
+    run_gang(TRAINING, {**job_env, "SLURM_RESTART_COUNT": "0"}, 2, "stage", "5")
+    done = run_gang(TRAINING, {**job_env, "SLURM_RESTART_COUNT": "1"}, 1, "stage", "99")
+
+    assert done[0].returncode == 0
+    assert "2 of 2 workers had states of their own" in done[0].stderr and "1 go on" in done[0].stderr
+
+
+def _ended(run_gang: Any, env: dict[str, str], what: str, world: int, restart: int = 0) -> list[Any]:
+    done = run_gang(TRAINING, {**env, "SLURM_RESTART_COUNT": str(restart)}, world, what, "99")
+    assert [one.returncode for one in done] == [0] * world, [one.stderr[-2000:] for one in done]
+    return [json.loads(one.stdout) for one in done]
+
+
+def _files(run_gang: Any, env: dict[str, str], what: str) -> set[str]:
+    from pathlib import Path
+
+    folder = Path(env["HADAR_JOB_DIR"]) / what
+    _ended(run_gang, {**env, "HADAR_JOB_DIR": str(folder)}, what, 2)
+    return {file.name for file in folder.rglob("*")}
