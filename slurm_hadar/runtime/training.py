@@ -33,6 +33,7 @@ from slurm_hadar.runtime.checkpoint.parts import (
     also_of,
     classes_of,
     named,
+    refill,
     restore,
     warn_of_what_cannot_be_loaded,
 )
@@ -85,7 +86,8 @@ def train(
     also: whatever else goes on with the training, by name: an average of weights, a gradient scaler, anything that has
         ``state_dict`` and ``load_state_dict``; or numbers, texts, None, and lists and dicts of them. Lists and dicts
         get their content back in place; numbers and texts are those of ``run.also``, to be read and set there.
-    state: plain data of yours (``run.state``) that is saved and restored too; rank 0's.
+    state: a dict of plain data of yours (it is ``run.state``) that is saved and restored too, it and lists and dicts in
+        it in place; rank 0's.
     save_every_s, save_every_steps: saves that nobody asked for; None: none of that sort.
     async_save: a save that nobody waits for holds the loop up only while the state is copied to host memory (as much
         of it as this worker writes), and is written meanwhile. One that the scheduler asked for is always waited for.
@@ -128,7 +130,7 @@ def train(
         raise ValueError("the workers of a copy (fork= in the job's comment) cannot be balanced: take one of the two")
     shares = Shares(global_batch, gang.world, gang.rank) if uneven and global_batch and gang.world > 1 else None
     feed = Feed(loader, worker_batch, shares)
-    spec = TrainingSpec(parts, total_steps, gang, feed, dict(state or {}), plain, worker_batch, pace)
+    spec = TrainingSpec(parts, total_steps, gang, feed, {} if state is None else state, plain, worker_batch, pace)
     if place is not None:
         return ForkedRun(spec, place.below(name), consolidation or Consolidation())
     balance = None
@@ -381,8 +383,7 @@ class Run:
                 )
         restore(self._parts, saved, found.path, advice, self.also)
         self.step = saved["step"]
-        self.state.clear()
-        self.state.update(saved["user"])
+        refill(self.state, saved["user"])
         position = dict(saved["position"])
         then, now = saved.get("samples_per_step"), self._samples_per_step
         others = len(ranks) != self._gang.world

@@ -64,6 +64,9 @@ class Feed:
                     raise ValueError("the loader gives no batch at all") from None
                 self.epoch, self.index, self._iterator = self.epoch + 1, 0, None
                 continue
+            except Exception:  # of the script's data: who goes on all the same has the next one
+                self.index += 1
+                raise
             self.index, self.turn, self._unused = self.index + 1, self.turn + 1, 0
             return batch
 

@@ -100,6 +100,11 @@ class Forgotten:
                 yield f"the precision of parameters, {every_run}"
             if _differ(given.modes, now.modes):
                 yield f"train() or eval() of a part, {every_run}"
+            if others := sorted(given.names ^ now.names):
+                yield (
+                    f"{len(others)} names in the state of {type(one).__name__}, new or gone ({others[0]}, ...; it cannot "
+                    "go on unless the model has the same ones when train() is called)"
+                )
             if now.groups > given.groups:
                 yield f"parameter groups, added to {type(one).__name__} (it cannot go on unless train() has them all)"
 
@@ -115,12 +120,14 @@ class Forgotten:
 
 class _Switches(NamedTuple):
     """What of an object a script may switch and no state holds: which of its parameters are trained, and in which
-    precision; which parts of a model are in another mode than the whole; and how many parameter groups there are."""
+    precision; which parts of a model are in another mode than the whole; how many parameter groups there are; and the
+    names in a model's state."""
 
     trained: Mapping[int, bool]
     kinds: Mapping[int, Any]
     modes: Mapping[int, bool]
     groups: int
+    names: frozenset[str]
 
     @classmethod
     def of(cls, one: Any) -> _Switches:
@@ -131,6 +138,7 @@ class _Switches(NamedTuple):
             {id(p): p.dtype for p in parameters},
             {id(part): part.training != one.training for part in parts},
             len(getattr(one, "param_groups", ())),
+            frozenset(one.state_dict()) if parts else frozenset(),
         )
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "also_of",
     "classes_of",
     "named",
+    "refill",
     "replicas",
     "restore",
     "state_of",
@@ -194,9 +195,10 @@ def restore(
 
     Raises CheckpointError with ``advice`` if what was saved at ``path`` is of another training.
     """
+    as_then = _precisions(saved.get("model", {})) == _precisions(state_of(parts.get("model", {})))
     try:
         for kind, part in parts.items():
-            _restore_states(part, saved.get(kind, {}))
+            _restore_states(part, saved.get(kind, {}), as_then)
         if "plain" in saved:  # what an older version has saved does not hold it
             _give_back(plain, saved["plain"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -205,19 +207,53 @@ def restore(
         raise CheckpointError(f"{path} does not fit this training: {reason}; {advice}") from error
 
 
-def _restore_states(part: dict[str, Any], saved: dict[str, Any]) -> None:
+def _restore_states(part: dict[str, Any], saved: dict[str, Any], as_then: bool) -> None:
     if part.keys() != saved.keys():
         raise ValueError(f"it has states of {sorted(saved)}, and the training of {sorted(part)}")
     for name, item in part.items():
-        item.load_state_dict(sharded.walk(saved[name], _Living(item).distribute))
+        state = sharded.walk(saved[name], _Living(item).distribute)
+        item.load_state_dict(state)
+        if as_then and isinstance(item, _optimizer_class()):
+            _keep_precision(item, state)
+
+
+def _precisions(states: Mapping[str, Any]) -> dict[str, str]:
+    _, tensors = sharded.split(dict(states))
+    return {name: str(tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _optimizer_class() -> type:
+    from torch.optim import Optimizer
+
+    return Optimizer
+
+
+def _keep_precision(optimizer: Any, saved: Mapping[str, Any]) -> None:
+    """PyTorch rounds an optimizer's state to its parameters' precision, which that of weights in bfloat16 may well
+    exceed, as a copy of them in float32 does."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    numbers = (number for group in saved["param_groups"] for number in group["params"])
+    for parameter, number in zip(parameters, numbers, strict=False):
+        now = optimizer.state.get(parameter, {})
+        for key, value in saved["state"].get(number, {}).items():
+            dtype = getattr(value, "dtype", None)
+            if dtype is not None and dtype.is_floating_point and getattr(now.get(key), "dtype", dtype) != dtype:
+                now[key] = value.to(now[key].device)
 
 
 def _give_back(plain: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Into the very lists and dicts that the training has. Raises ValueError if they are not those that were saved."""
+    """Raises ValueError if they are not those that were saved."""
     if plain.keys() != saved.keys():
         raise ValueError(f"also= had {sorted(saved)}, and now has {sorted(plain)}")
+    refill(plain, saved)
+
+
+def refill(plain: dict[str, Any], saved: dict[str, Any]) -> None:
+    """Give a dict its content back, into the very lists and dicts that it has."""
+    for name in plain.keys() - saved.keys():
+        del plain[name]
     for name, value in saved.items():
-        here = plain[name]
+        here = plain.get(name)
         if isinstance(here, dict) and isinstance(value, dict):
             here.clear()
             here.update(value)
@@ -261,7 +297,9 @@ class _Living:
         if like is not None:
             return torch.empty_like(like, dtype=dtype, requires_grad=False)
         live = self._find(path)
-        if not isinstance(live, torch.Tensor) or live.shape != size or live.is_contiguous():
+        if not isinstance(live, torch.Tensor) or torch.nn.parameter.is_lazy(live):
+            return None
+        if live.shape != size or live.is_contiguous():
             return None
         return torch.empty_like(live, dtype=dtype, device="cpu", requires_grad=False)
 

@@ -16,7 +16,7 @@ from slurm_hadar.errors import CheckpointError
 from slurm_hadar.forks import Span
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.checkpoint.parts import restore, state_of
+from slurm_hadar.runtime.checkpoint.parts import refill, restore, state_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks import weights
@@ -428,8 +428,7 @@ class ForkedRun:
         parts = {kind: part for kind, part in self._parts.items() if not (local and kind == "optimizer")}
         advice = "all copies must run the same script with the same model"
         restore(parts, content, self._directory / commit.weights, advice, self.also)
-        self.state.clear()
-        self.state.update(content["user"])
+        refill(self.state, content["user"])
         self._commit = self._loaded = commit
         self._clock.begin(commit.step, 1.0, 0)
         self._schedule.go_to(content["clock"], commit.step)
