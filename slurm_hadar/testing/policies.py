@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_hadar.model import Form, Job, Node, Plan, Snapshot, Speed, Tier
+from slurm_hadar.model import Form, Job, Mix, Node, Plan, Snapshot, Speed, Tier
 from slurm_hadar.policies import Policy, check_plan
 from slurm_hadar.testing.snapshots import GPU_TYPES, NOW, carry_out, empty_clusters, snapshots
 
@@ -51,6 +51,10 @@ def _job(job_id: str, workers: int = 1, **changes: object) -> Job:
 
 def _cluster() -> tuple[Node, ...]:
     return Node("a", {"v100": 4}), Node("b", {"p100": 4}), Node("c", {"k80": 2, "p100": 2})
+
+
+def _node(name: str, gpus: int, *partitions: str, gpu_type: str = "v100") -> Node:
+    return Node(name, {gpu_type: gpus}, partitions=partitions)
 
 
 def keeps_the_contract(snapshot: Snapshot, plan: Plan) -> None:
@@ -202,6 +206,21 @@ class PolicyContract:
         """One job that fits an empty cluster runs at once."""
         plan = policy.allocate(Snapshot(NOW, _cluster(), (_job("1", workers),)))
         assert plan.abstains or set(plan.placements) == {"1"}
+
+    @pytest.mark.parametrize(
+        ("nodes", "form"),
+        [
+            ((_node("a", 4, "gpu", "short"), _node("b", 4, "gpu")), Form(8, max_nodes=2)),
+            ((_node("a", 7, "gpu"), _node("b", 6, "gpu")), Form(8, max_nodes=2)),
+            ((_node("a", 7, "gpu"), _node("b", 6, "gpu", "short")), Form(8, min_nodes=2, max_nodes=2, uniform=True)),
+            ((_node("a", 2, "gpu"), _node("b", 2, "gpu", gpu_type="p100")), Form(4, max_nodes=2, mix=Mix.GATED)),
+        ],
+        ids=["partitions", "sizes", "both", "types"],
+    )
+    def test_a_lone_gang_runs_on_unlike_nodes(self, policy: Policy, nodes: tuple[Node, ...], form: Form) -> None:
+        """Nodes of unlike sizes, and those of several partitions, may have one gang together."""
+        plan = policy.allocate(Snapshot(NOW, nodes, (_job("1", form=form, partition="gpu"),)))
+        assert plan.abstains or set(plan.placements) == {"1"}, plan.waits
 
     @pytest.mark.parametrize(
         "impossible",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.model import Form, Job, Plan, Snapshot, Speed, Tier, Wait
+from slurm_hadar.model import Form, Job, Mix, Plan, Snapshot, Speed, Tier, Wait
 from slurm_hadar.policies.asrpt.virtual_machine import Arrival, VirtualMachine
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.toolkit.arena import Arena
@@ -90,6 +90,7 @@ class Asrpt(Policy):
                 builder.keep(job)
         machine = self._virtual(snapshot, dispatcher) if self.order == "srpt" else None
         waits = dispatcher.serve(self._queue(dispatcher, machine))
+        dispatcher.mix_the_rest()
         memory = {"offered": dict(sorted(dispatcher.offered.items()))}
         if machine is not None:
             memory["virtual"] = machine.memory()
@@ -349,12 +350,21 @@ class _Dispatcher:
         gpus = f"{job.form.workers} GPUs that suit it"
         return Wait(Tier.POLICY, f"jobs before it hold the {gpus}; it needs them for about {hours:.1f} h")
 
+    def mix_the_rest(self) -> None:
+        """A gang for which no single type has room gets what is left, by submission, if it harms no reservation."""
+        builder = self.builder
+        for job in builder.arena.movers:
+            if job.running or job.job_id in self.sizes or job.form.mix is Mix.NEVER:
+                continue
+            gang = builder.ledger.find_mixed(job.form, builder.arena.reach(job).nodes)
+            if gang is not None and math.isinf(self._harmless_until(gang)):
+                builder.give(job, gang)
+
     def not_yet(self, job: Job) -> Wait:
         """Why a job waits that is not in the queue yet."""
         if job.job_id not in self.sizes:
-            return Wait(
-                Tier.CAPACITY, f"needs {job.form.workers} GPUs of several types, which this policy does not mix"
-            )
+            gang = f"{job.form.workers} GPUs of several types"
+            return Wait(Tier.CAPACITY, f"needs {gang}, and gets what jobs on one type leave over")
         return Wait(Tier.POLICY, "its turn has not come: jobs with less predicted work go first")
 
 

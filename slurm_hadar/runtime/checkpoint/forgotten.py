@@ -102,8 +102,8 @@ class Forgotten:
                 yield f"train() or eval() of a part, {every_run}"
             if others := sorted(given.names ^ now.names):
                 yield (
-                    f"{len(others)} names in the state of {type(one).__name__}, new or gone ({others[0]}, ...; it cannot "
-                    "go on unless the model has the same ones when train() is called)"
+                    f"{len(others)} names in the state of {type(one).__name__}, new or gone ({others[0]}, ...; it "
+                    "cannot go on unless the model has the same ones when train() is called)"
                 )
             if now.groups > given.groups:
                 yield f"parameter groups, added to {type(one).__name__} (it cannot go on unless train() has them all)"

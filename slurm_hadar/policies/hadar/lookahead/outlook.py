@@ -1,15 +1,17 @@
 """The jobs and GPU pools of a round as arrays: what Hadar's look-ahead prices are computed on.
 
 A *pool* is a set of slots that jobs can hardly tell apart: same GPU type, same partitions, same number of GPUs on the
-node. A *column* is one pool together with one of a job's gang sizes and, where a job graph says that more nodes make
-the job slower, with some of the numbers of nodes that it may have; where there is nothing of both there is one column
-per pool. Jobs with the same form, partition and factors form a *class*, so that what they may use is worked out once.
+node; or several such sets, where a gang may lie on nodes of more than one. A *column* is one pool together with one of
+a job's gang sizes and, where a job graph says that more nodes make the job slower, with some of the numbers of nodes
+that it may have; where there is nothing of both there is one column per pool. Jobs with the same form, partition and
+factors form a *class*, so that what they may use is worked out once.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,7 +36,8 @@ _ByNodes = tuple[tuple[int, str, tuple[float, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Interchangeable slots. ``key`` names the pool over rounds; ``room`` are the GPUs of this type on a whole node."""
+    """Interchangeable slots. ``key`` names the pool over rounds; ``room`` are the GPUs of this type on a whole node, on
+    the largest one."""
 
     key: str
     gpu_type: str
@@ -167,9 +170,45 @@ def _pools(arena: Arena) -> list[Pool]:
         where = node[name]
         groups.setdefault((gpu_type, where.partitions, where.gpus[gpu_type]), []).append(slot)
     return [
-        Pool(f"{gpu_type}/{'+'.join(partitions)}/{room}", gpu_type, room, tuple(slots))
-        for (gpu_type, partitions, room), slots in groups.items()
+        Pool(
+            "|".join(f"{gpu_type}/{'+'.join(partitions)}/{room}" for _, partitions, room in keys),
+            gpu_type,
+            max(room for *_, room in keys),
+            tuple(sorted(slot for key in keys for slot in groups[key])),
+        )
+        for gpu_type, keys in _joined(arena, groups)
     ]
+
+
+_Group = tuple[str, tuple[str, ...], int]
+
+
+def _joined(arena: Arena, groups: Mapping[_Group, list[int]]) -> Iterator[tuple[str, list[_Group]]]:
+    """The groups of slots that make a pool: those of a type on whose nodes one gang may lie together."""
+    of = {slot: key for key, slots in groups.items() for slot in slots}
+    by_type = Counter(gpu_type for gpu_type, *_ in groups)
+    together: dict[_Group, _Group] = {key: key for key in groups}  # the first of those that it is joined with
+
+    def join(keys: Iterable[_Group]) -> None:
+        for gpu_type in {key[0] for key in keys}:
+            firsts = {together[key] for key in keys if key[0] == gpu_type}
+            first = min(firsts)
+            together.update({key: first for key, its in together.items() if its in firsts})
+
+    if any(count > 1 for count in by_type.values()):
+        open_to = {(job.partition, job.form.nodes): job for job in arena.movers if _may_spread(job.form)}
+        for job in open_to.values():
+            join({of[slot] for node in arena.reach(job).nodes for slot in node})
+        for job in arena.movers:
+            join({of[slot] for slot, _ in arena.gang(job.placement)} if job.placement else ())
+    pools: dict[_Group, list[_Group]] = {}
+    for key, first in together.items():
+        pools.setdefault(first, []).append(key)
+    yield from ((first[0], keys) for first, keys in pools.items())
+
+
+def _may_spread(form: Form) -> bool:
+    return form.max_nodes > 1 and max(form.gang_sizes) > 1
 
 
 def _room(arena: Arena, pools: Sequence[Pool], lifetimes: Lifetimes) -> tuple[Floats, Ints, Floats, list[list[float]]]:
