@@ -14,10 +14,12 @@ Where nothing is there to save for (outside Slurm, with no ``directory``), it is
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -113,9 +115,12 @@ def train(
     saves before it ends the process, as far as Slurm's KillWait allows.
 
     Raises CheckpointError if a checkpoint is there that does not fit the model, or if a newer run has taken over;
-    ValueError if the workers cannot share ``global_batch`` equally, or if the loader's batches cannot be made of it, or
-    if gradients cannot be weighted.
+    ValueError if ``total_steps`` is no whole number, if the workers cannot share ``global_batch`` equally, if the
+    loader's batches cannot be made of it, or if gradients cannot be weighted.
     """
+    if total_steps != int(total_steps):
+        raise ValueError(f"total_steps={total_steps} is no whole number")
+    total_steps = int(total_steps)  # 1e5, say
     gang = Gang()
     worker_batch = _worker_batch(global_batch, gang.world)
     pace = emulation.pace_here(gang.world, *workload_here(model_name, batch), worker_batch)
@@ -129,7 +134,7 @@ def train(
     if place is not None and uneven:
         raise ValueError("the workers of a copy (fork= in the job's comment) cannot be balanced: take one of the two")
     shares = Shares(global_batch, gang.world, gang.rank) if uneven and global_batch and gang.world > 1 else None
-    feed = Feed(loader, worker_batch, shares)
+    feed = Feed(loader, worker_batch, shares, parts["model"])
     spec = TrainingSpec(parts, total_steps, gang, feed, {} if state is None else state, plain, worker_batch, pace)
     if place is not None:
         return ForkedRun(spec, place.below(name), consolidation or Consolidation())
@@ -142,8 +147,21 @@ def train(
     if saver is not None and gang.leads:
         warn_of_what_cannot_be_loaded(parts["model"])
     drawn_from = [*feed.drawn_from, *(one.of for one in with_state.values() if hasattr(one, "of"))]
-    beside = generators_beside(sys._getframe(1), drawn_from)  # noqa: SLF001 - what the script has where it calls this
+    beside = feed.counts | generators_beside(sys._getframe(1), drawn_from)  # noqa: SLF001 - what the script has where it calls this
     return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance, beside)
+
+
+_runs: weakref.WeakSet[Run] = weakref.WeakSet()  # of this process
+_loops: weakref.WeakSet[Any] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_loops.clear)
+
+
+@atexit.register
+def _leave_loops() -> None:
+    """A loop that is held in a variable ends here, while all is there that a save needs."""
+    for loop in list(_loops):
+        with contextlib.suppress(ValueError):  # it is at work, and exits
+            loop.close()
 
 
 class Run:
@@ -169,15 +187,26 @@ class Run:
         self._ending = Ending()
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
-        self._in_step = self._wanted = self._peeked = False
+        self._in_step = self._between = self._wanted = self._peeked = False
+        self._process = os.getpid()
         self._resume()
         link.begin(self.step, self.total_steps, spec.samples_per_step)
         self._trigger.begin(self.step)
+        _runs.add(self)
 
     @property
     def epoch(self) -> int:
         """The epoch of the last batch, from 0."""
         return self._feed.epoch
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it was left with steps to go, of which the last one made is not saved."""
+        return self._saver is not None and self._made > 0 and self.step < self.total_steps and not self._is_saved
+
+    @property
+    def _is_saved(self) -> bool:
+        return self._saver is not None and self._saver.saved_step == self.step
 
     @property
     def share(self) -> int | None:
@@ -195,6 +224,11 @@ class Run:
             self._balance.computed()
 
     def __iter__(self) -> Iterator[Any]:
+        loop = self._loop()
+        _loops.add(loop)
+        return loop
+
+    def _loop(self) -> Iterator[Any]:
         self._end_if_asked()
         if self._saver is not None:
             self._saver.begins(over=self.step >= self.total_steps)
@@ -209,24 +243,28 @@ class Run:
                     "WARNING: a batch was taken from the loop before it began, and no step was made of it: it is one "
                     "that the training does not see. To look at one, ask the loader"
                 )
+        if any(run.unfinished for run in _runs if run is not self):
+            Ending.tell_of_several()
         with self._ending if self._saver is not None else contextlib.nullcontext():
             self._turns.start()
+            self._between = True
             try:
                 while self.step < self.total_steps:
                     batch = self._next()
-                    self._in_step = True
+                    self._in_step, self._between = True, False
                     yield batch
-                    self._in_step = False
+                    self._in_step, self._between = False, True
                     self._count()
                     self._end_turn()
                 self._finish()
             finally:  # left early, too
-                if self._in_step:
+                self._between = False
+                if self._in_step and os.getpid() == self._process:
                     self._left(batch)
                 self._turns.stop()
                 if self._saver is not None:
                     self._saver.wait_written()
-                    self._ending.safe = self._saver.saved_step == self.step
+                    self._ending.safe = self._is_saved
 
     def _left(self, batch: Any) -> None:
         """The loop was left within a turn, by ``break``. What its optimizer step has made is a step like others; where
@@ -254,7 +292,7 @@ class Run:
             return
         elif self._gang.world == 1:
             self._try_save(wait=True, ends=True)
-            self._ending.later = self._ending.asked and self._saver.saved_step == self.step
+            self._ending.later = self._ending.asked and self._is_saved
             if self._ending.later:
                 say(
                     f"told to end (SIGTERM) as the loop was left: step {self.step} is saved, and saved again with what "
@@ -284,7 +322,7 @@ class Run:
     def _finish(self) -> None:
         """The end of the loop: its last step is safe before the process goes on."""
         if self._saver is not None:
-            if self._saver.saved_step != self.step:
+            if not self._is_saved:
                 self._try_save(wait=True, ends=True)
             self._saver.ended()
         self._gang.leave_together()
@@ -320,7 +358,7 @@ class Run:
         """
         if self._saver is None:
             raise CheckpointError("nowhere to save: outside a Slurm job give train(..., directory=...)")
-        if self._in_step:
+        if self._in_step or self._between:  # between: called by a signal's handler
             self._wanted = True
         else:
             self._save(wait=True)
@@ -354,7 +392,7 @@ class Run:
         decision = self._trigger.due(self.step, self._wanted, self._turns.ripe)
         if decision is not None:
             self._try_save(decision.awaited, decision.ends)
-            self._trigger.follow(decision, self.step, safe=self._saver.saved_step == self.step)
+            self._trigger.follow(decision, self.step, safe=self._is_saved)
 
     def _resume(self) -> None:
         if self._saver is None:
@@ -384,9 +422,10 @@ class Run:
         restore(self._parts, saved, found.path, advice, self.also)
         self.step = saved["step"]
         refill(self.state, saved["user"])
-        position = dict(saved["position"])
-        then, now = saved.get("samples_per_step"), self._samples_per_step
         others = len(ranks) != self._gang.world
+        mine = ranks[self._gang.rank] if self._gang.rank < len(ranks) else None
+        position = dict(saved["position"] if others or mine is None else mine.get("position", saved["position"]))
+        then, now = saved.get("samples_per_step"), self._samples_per_step
         if then and now and (others or self._spec.samples_per_step):
             position["index"] = position["index"] * then // now
         elif others:  # as many samples were used, by another number of workers
@@ -396,7 +435,7 @@ class Run:
                     f"WARNING: {self._gang.world} workers go on in the epoch of {len(ranks)}, and the loader does not "
                     "tell how many samples a batch has: those of one worker are taken to be as many as before"
                 )
-        self._feed.restore(position, ranks[self._gang.rank] if self._gang.rank < len(ranks) else None)
+        self._feed.restore(position, mine)
 
     @property
     def _samples_per_step(self) -> int | None:

@@ -8,12 +8,12 @@ put back. Shuffles are exactly those of an ordinary loop over the same loader; n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count, islice
 from typing import Any
 
 from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.batches.generators import generators_of
+from slurm_hadar.runtime.batches.generators import counts_of_data, generators_in, generators_of
 from slurm_hadar.runtime.batches.kept import Kept, mark_ours
 from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
 from slurm_hadar.runtime.batches.shares import Shares
@@ -31,19 +31,28 @@ class Feed:
         the numbers 0, 1, 2, ...
     batch: batch size to use instead of the loader's own; a source that is no loader of whole batches is taken as it is.
     shares: of an uneven gang, whose worker takes its share of each global batch instead.
+    models: whose own generators are kept with the position, too.
 
     A plain ``DataLoader`` over a dataset with indices leaves out batches without loading them. Others are gone through.
     With worker processes that draw random numbers themselves (augmentation), an epoch resumed in its middle sees the
     same samples, but other random numbers in the workers.
     """
 
-    def __init__(self, source: Any, batch: int | None = None, shares: Shares | None = None) -> None:
+    def __init__(
+        self,
+        source: Any,
+        batch: int | None = None,
+        shares: Shares | None = None,
+        models: Mapping[str, Any] | None = None,
+    ) -> None:
         self.epoch = 0
         self.index = 0
         self.turn = 0  # batches given in this run
         Kept.watch()
         self._source = source
         self._generators = generators_of(source)
+        known = {id(one) for one in self.drawn_from}
+        self._generators += [one for one in generators_in(models or {}) if id(one.of) not in known]
         self._loader = _positioned(source, batch, shares)
         self._iterator: Iterator[Any] | None = None
         self._first: list[Any] = []
@@ -112,6 +121,11 @@ class Feed:
         return [generator.of for generator in self._generators]
 
     @property
+    def counts(self) -> dict[str, Any]:
+        """What its data count and nobody keeps, by what it is: a state may be asked for."""
+        return counts_of_data(self._source)
+
+    @property
     def batch_size(self) -> int | None:
         """The source's own: samples of one worker. None where it tells none."""
         for part in (getattr(self._source, "batch_sampler", None), self._source):
@@ -145,14 +159,15 @@ class Feed:
             self.index = index
 
     def position(self) -> dict[str, int]:
-        """Epoch, and batches of it that were used; the same on all ranks."""
+        """Epoch, and batches of it that were used."""
         return {"epoch": self.epoch, "index": self.index - self._unused}
 
     def random_states(self) -> dict[str, Any]:
-        """This rank's random states: now, and at the beginning of the epoch; and how many loaders of the script's own
-        keep workers, which have drawn from them."""
+        """This rank's random states: now, and at the beginning of the epoch; how many loaders of the script's own keep
+        workers, which have drawn from them; and where it is, which may be elsewhere where its data are."""
         kept = {"now": Kept.count(), "epoch": self._epoch_kept}
-        return {"now": rng.capture(self._generators), "epoch": self._epoch_rng, "kept": kept}
+        states = {"now": rng.capture(self._generators), "epoch": self._epoch_rng, "kept": kept}
+        return {**states, "position": self.position()}
 
     def restore(self, position: dict[str, int], states: dict[str, Any] | None) -> None:
         """Go to ``position``. Without ``states`` (a rank that did not exist) the present random states are used."""

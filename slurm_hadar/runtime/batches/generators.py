@@ -15,10 +15,10 @@ import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["followed", "generators_of"]
+__all__ = ["counts_of_data", "followed", "generators_in", "generators_of"]
 
 _MOST = 20_000  # of objects that are looked at: some milliseconds
 _WIDEST = 1024  # of lists and dicts: longer ones are data
@@ -48,7 +48,37 @@ def generators_of(source: Any) -> list[Any]:
     first = [known[key] for key in dict.fromkeys(named) if key in known]
     rest = [drawn for drawn in known.values() if drawn not in first]
     data = [(path, one) for path, one, _ in found if _is_data(one)]
-    return [*first, *rest, *(_Stateful(path, one) if _keeps_state(one) else _Counts(path, one) for path, one in data)]
+    return [
+        *first,
+        *rest,
+        *(_Weights(path, one) for path, one in data if _is_weighted(one)),
+        *(_Stateful(path, one) if _keeps_state(one) else _Counts(path, one) for path, one in data),
+    ]
+
+
+def generators_in(models: Mapping[str, Any]) -> list[Any]:
+    """Those that models, or parts of them, have as attributes, as for noise."""
+    found: dict[int, Any] = {}
+    for name, model in models.items():
+        for part, module in model.named_modules() if hasattr(model, "named_modules") else ():
+            for attribute, one in vars(module).items():
+                drawn = None if isinstance(one, _PLAIN) else followed(f"model {name}.{part}.{attribute}", one)
+                if drawn is not None:
+                    found.setdefault(id(drawn.of), drawn)
+    return list(found.values())
+
+
+def counts_of_data(source: Any) -> dict[str, Any]:
+    """The numbers of datasets with indices: those that they count by themselves, or that a script changes in its loop.
+    They may be anything, so they are not put back."""
+    found, queue = dict[str, Any](), [getattr(source, "dataset", None)]
+    while queue:
+        one = queue.pop()
+        own = getattr(one, "__dict__", None)
+        if isinstance(own, dict) and hasattr(type(one), "__getitem__") and not _is_data(one):
+            found[f"numbers of {type(one).__name__}"] = _Counts("", one)
+            queue += [own.get("dataset"), *(own.get("datasets") or ())]
+    return found
 
 
 def _held(source: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -132,6 +162,11 @@ def _is_data(one: Any) -> bool:
     other = isinstance(one, (dict, list, tuple, set, frozenset, deque)) or _is_of_a_library(kind, "slurm_hadar")
     model = hasattr(kind, "named_parameters") or hasattr(kind, "num_workers") or hasattr(kind, "is_cuda")
     return goes and not other and not model and isinstance(getattr(one, "__dict__", None), dict)
+
+
+def _is_weighted(one: Any) -> bool:
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and isinstance(one, data.WeightedRandomSampler)
 
 
 def _keeps_state(one: Any) -> bool:
@@ -240,6 +275,25 @@ class _RandomState:
         self.of.set_state(type(self.of._bit_generator)(seed).state)  # noqa: SLF001 - seed() is for MT19937 alone
 
 
+class _Weights:
+    """Those of a sampler that draws by them, where a script changes them in its loop."""
+
+    def __init__(self, path: str, sampler: Any) -> None:
+        self.path, self.of = f"{path}*", sampler
+        self._first = sampler.weights, sampler.weights._version  # noqa: SLF001 - PyTorch's own count of changes
+
+    def get_state(self) -> Any:
+        weights, (first, changes) = self.of.weights, self._first
+        return None if weights is first and weights._version == changes else weights.clone()  # noqa: SLF001
+
+    def set_state(self, state: Any) -> None:
+        if state is not None:
+            self.of.weights = state.clone()
+
+    def manual_seed(self, seed: int) -> None:
+        """They are no chance."""
+
+
 class _Stateful:
     """A sampler, or data, by its own word."""
 
@@ -277,8 +331,11 @@ class _Counts:
     def set_state(self, state: dict[str, float]) -> None:
         for name in state.keys() & self._numbers().keys():
             holder, _, key = name.rpartition(_WITHIN)
-            own = self.of.__dict__
-            (own[holder] if holder else own)[key] = state[name]
+            own = self.of.__dict__[holder] if holder else self.of.__dict__
+            if hasattr(own[key], "fill_"):  # a tensor
+                own[key].fill_(state[name])
+            else:
+                own[key] = type(own[key])(state[name])
 
     def manual_seed(self, seed: int) -> None:
         """What it counts is no chance."""
@@ -288,8 +345,19 @@ class _Counts:
         own = self.of.__dict__
         held = [(f"{name}{_WITHIN}", of) for name, of in own.items() if type(of) is dict and len(of) <= _WIDEST]
         return {
-            f"{prefix}{name}": value
+            f"{prefix}{name}": number
             for prefix, of in [("", own), *held]
             for name, value in of.items()
-            if type(name) is str and type(value) in (int, float) and value != os.getpid()
+            if type(name) is str and (number := _number(value)) is not None and number != os.getpid()
         }
+
+
+def _number(value: Any) -> float | None:
+    """Of Python's, NumPy's, or a tensor that is one; None for anything else."""
+    if type(value) in (int, float):
+        return value  # type: ignore[no-any-return]
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None and isinstance(value, (numpy.integer, numpy.floating)):
+        return value.item()  # type: ignore[no-any-return]
+    whole = torch is not None and isinstance(value, torch.Tensor) and value.dim() == 0 and value.device.type == "cpu"
+    return value.item() if whole and not value.is_complex() else None

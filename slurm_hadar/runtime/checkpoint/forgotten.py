@@ -36,7 +36,7 @@ class Forgotten:
     Parameters
     ----------
     saved: the objects that are saved, without wrappers. turns: sees the optimizers. link: tells the scheduler how many.
-    beside: random number generators of the script that are not saved, by name (:func:`generators_beside`).
+    beside: what of the script's has a state and is not saved, by what it is (:func:`generators_beside`).
     """
 
     def __init__(self, saved: Iterable[Any], turns: Turns, link: Link, beside: Mapping[str, Any]) -> None:
@@ -46,6 +46,7 @@ class Forgotten:
         self._before: dict[int, Any] | None = None
         self._beside, self._drawn = beside, dict[str, bytes]()
         self._given = [_Switches.of(one) for one in self._saved]
+        self._buffers: list[Mapping[str, int]] = []
         self._told: set[str] = set()
         self._next_check = 0.0
 
@@ -54,6 +55,7 @@ class Forgotten:
         if turn == 1:
             self._before = {id(one): count for one, count in _going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.items()}
+            self._buffers = [_changes_of_buffers(one) for one in self._saved]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
             self.check()
 
@@ -69,12 +71,8 @@ class Forgotten:
         self._next_check = now + (now - began) / _SHARE
 
     def _check(self) -> None:
-        found = {*self._turns.others, *self._trained(), *self._switched()}
-        found |= {
-            f"random number generator {name}"
-            for name, before in self._drawn.items()
-            if _state_of(self._beside[name]) != before
-        }
+        found = {*self._turns.others, *self._turns.kept, *self._trained(), *self._switched(), *self._changed()}
+        found |= {name for name, before in self._drawn.items() if _state_of(self._beside[name]) != before}
         if self._before is not None:
             found |= {
                 type(one).__name__
@@ -100,6 +98,8 @@ class Forgotten:
                 yield f"the precision of parameters, {every_run}"
             if _differ(given.modes, now.modes):
                 yield f"train() or eval() of a part, {every_run}"
+            if changed := {key for (part, key), n in given.numbers.items() if now.numbers.get((part, key), n) != n}:
+                yield f"numbers of parts ({', '.join(sorted(changed))}), {every_run}"
             if others := sorted(given.names ^ now.names):
                 yield (
                     f"{len(others)} names in the state of {type(one).__name__}, new or gone ({others[0]}, ...; it "
@@ -107,6 +107,12 @@ class Forgotten:
                 )
             if now.groups > given.groups:
                 yield f"parameter groups, added to {type(one).__name__} (it cannot go on unless train() has them all)"
+
+    def _changed(self) -> Iterable[str]:
+        for one, before in zip(self._saved, self._buffers, strict=False):
+            now = _changes_of_buffers(one)
+            if names := [name for name in before if now.get(name, before[name]) != before[name]]:
+                yield f"buffers of {type(one).__name__} that are not persistent ({', '.join(names)})"
 
     def _trained(self) -> Iterable[str]:
         """Parameters that a saved optimizer trains, and that are in no saved model."""
@@ -120,14 +126,15 @@ class Forgotten:
 
 class _Switches(NamedTuple):
     """What of an object a script may switch and no state holds: which of its parameters are trained, and in which
-    precision; which parts of a model are in another mode than the whole; how many parameter groups there are; and the
-    names in a model's state."""
+    precision; which parts of a model are in another mode than the whole, and their numbers (a dropout's rate); how many
+    parameter groups there are; and the names in a model's state."""
 
     trained: Mapping[int, bool]
     kinds: Mapping[int, Any]
     modes: Mapping[int, bool]
     groups: int
     names: frozenset[str]
+    numbers: Mapping[tuple[int, str], float]
 
     @classmethod
     def of(cls, one: Any) -> _Switches:
@@ -139,7 +146,25 @@ class _Switches(NamedTuple):
             {id(part): part.training != one.training for part in parts},
             len(getattr(one, "param_groups", ())),
             frozenset(one.state_dict()) if parts else frozenset(),
+            {
+                (id(part), key): value
+                for part in parts
+                for key, value in vars(part).items()
+                if type(value) in (int, float, bool) and key != "training" and value == value
+            },
         )
+
+
+def _changes_of_buffers(one: Any) -> dict[str, int]:
+    """How often those that no state holds were changed in place, by name."""
+    if not hasattr(one, "named_modules"):
+        return {}
+    return {
+        f"{name}.{key}".lstrip("."): part._buffers[key]._version  # noqa: SLF001 - PyTorch's own count of changes
+        for name, part in one.named_modules()
+        for key in sorted(getattr(part, "_non_persistent_buffers_set", ()))
+        if part._buffers.get(key) is not None  # noqa: SLF001
+    }
 
 
 def _differ(given: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
@@ -157,7 +182,7 @@ def generators_beside(frame: types.FrameType, saved: Iterable[Any]) -> dict[str,
         drawn = followed(name, getattr(value.sampler, "generator", None) if loads else value)
         if drawn is not None and id(drawn.of) not in known:
             known.add(id(drawn.of))
-            found[name] = drawn
+            found[f"random number generator {name}"] = drawn
     return found
 
 

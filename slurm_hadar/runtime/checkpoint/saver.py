@@ -100,7 +100,11 @@ class Saver:
         # no daemon: a process that ends first finishes what it has begun to write
         save.thread = threading.Thread(target=self._write, args=(save,), name="hadar-save", daemon=False)
         self._current = save
-        save.thread.start()
+        try:
+            save.thread.start()
+        except RuntimeError:  # the interpreter ends
+            save.thread = None
+            self._write(save)
         if wait and (failed := self.wait_written()) is not None:
             raise CheckpointError(failed)
 
@@ -109,9 +113,8 @@ class Saver:
         save, self._current = self._current, None
         if save is None or os.getpid() != self._process:  # a forked child has no part in its parent's writing
             return None
-        assert save.thread is not None
         since = time.monotonic()
-        while save.thread.is_alive():
+        while save.thread is not None and save.thread.is_alive():
             save.thread.join(WORD_EVERY_S)
             if save.thread.is_alive():
                 waited_s = time.monotonic() - since

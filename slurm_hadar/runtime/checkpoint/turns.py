@@ -44,6 +44,8 @@ class Turns:
         # a parameter, its gradient at the end of the last turn, and how often that had been changed
         self._left: dict[int, tuple[Any, Any, int]] = {}
         self._thrown: dict[int, int] = {}  # by optimizer: how often what was left was thrown away; below 0: it was used
+        self._spent: dict[int, tuple[Any, Any, int]] = {}  # the same of gradients that were used in that turn
+        self._kept: dict[int, str] = {}
         self._others: dict[int, str] = {}
         self._hooks: list[Any] = []
 
@@ -57,17 +59,19 @@ class Turns:
     def stop(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self._left = [], {}
+        self._hooks, self._left, self._spent = [], {}, {}
 
     def end(self) -> None:
         """A turn is over. Looks at no value: on a GPU that would wait for it."""
         self._turn += 1
         for optimizer in self._saved if self._hooks else ():
-            if self._thrown.get(id(optimizer), 0) >= 0 and not self._used(optimizer):
+            used = self._used(optimizer)
+            if used or self._thrown.get(id(optimizer), 0) >= 0:
                 with_gradient = (p for p in _parameters(optimizer) if p.grad is not None)
                 left = min(with_gradient, key=lambda p: p.numel(), default=None)  # a gradient kept costs memory
-                if left is not None:
-                    self._left[id(optimizer)] = left, left.grad, _changes(left.grad)
+                if left is not None and not (used and _is_gang()):
+                    into = self._spent if used else self._left
+                    into[id(optimizer)] = left, left.grad, _changes(left.grad)
 
     def _owner(self, optimizer: Any) -> Any:
         """The saved optimizer that it is, or is within: many a wrapper's step calls no hook but that of the one within.
@@ -84,6 +88,11 @@ class Turns:
         """Before a step: whether the gradients that were left by the turn before are among those it uses. What has been
         added to is, also where the sum was divided into a new tensor."""
         optimizer = self._owner(optimizer)
+        parameter, gradient, changes = self._spent.pop(id(optimizer), (None, None, 0))
+        if parameter is not None and parameter.grad is gradient and _changes(gradient) == changes + 1:
+            self._kept[id(optimizer)] = (
+                f"gradients that {type(optimizer).__name__} has used and that are added to (zero_grad() in each turn)"
+            )
         parameter, gradient, changes = self._left.pop(id(optimizer), (None, None, 0))
         if parameter is not None:
             thrown = parameter.grad is not gradient and _changes(gradient) == changes
@@ -151,6 +160,11 @@ class Turns:
         return _mark(optimizer) in (None, self._stepped.get(id(optimizer), (-1, None))[1])
 
     @property
+    def kept(self) -> tuple[str, ...]:
+        """The gradients that are used more than once, a backward pass added to them each time, in words."""
+        return tuple(self._kept.values())
+
+    @property
     def others(self) -> tuple[str, ...]:
         """The optimizers that have stepped and are not saved, in words."""
         return tuple(self._others.values())
@@ -183,6 +197,12 @@ def _described(optimizer: Any) -> str:
 
 def _parameters(optimizer: Any) -> Iterable[Any]:
     return (p for group in optimizer.param_groups for p in group["params"])
+
+
+def _is_gang() -> bool:
+    """Whether gradients may be views of buckets that several workers send round: then they are never new ones."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def _local(grad: Any) -> Any:

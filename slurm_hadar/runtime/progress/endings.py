@@ -38,7 +38,8 @@ class Ending:
     it, since the step is finished with their batches, and PyTorch ends a training whose workers are killed."""
 
     _under_way: ClassVar[set[Ending]] = set()
-    _told_of_several: ClassVar[bool] = False
+    _told: ClassVar[set[str]] = set()
+    _mask: ClassVar[set[Any] | None] = None
 
     def __init__(self, library: Callable[[Any], bool] = lambda _handler: False) -> None:
         self.asked = self.safe = self.later = False
@@ -48,19 +49,60 @@ class Ending:
 
     def __enter__(self) -> Ending:
         Ending._under_way.add(self)
-        if len(Ending._under_way) > 1 and not Ending._told_of_several and _leads():
-            Ending._told_of_several = True
-            say(
-                "WARNING: two trainings are under way at once in this process. When it is stopped only one of them is "
-                "saved as it is then, the other goes on from its last save. Make one of them: train() takes dicts of "
-                "models and optimizers"
-            )
+        if len(Ending._under_way) > 1:
+            self.tell_of_several()
         handler = signal.getsignal(signal.SIGTERM)
-        if _may_handle() and (handler is signal.SIG_DFL or self._library(handler)):
+        if not _may_handle():
+            self._tell(
+                "WARNING: this training is not in the main thread, where signals come: told to end (SIGTERM) it is not "
+                "saved, and goes on from its last save"
+            )
+        elif handler is signal.SIG_DFL or self._library(handler):
             self._before = signal.signal(signal.SIGTERM, self._on_sigterm)
             _prepare_workers()  # what was not imported before may be by now
             _Shared.ours()[0] = _TRAINS
         return self
+
+    @classmethod
+    def tell_of_several(cls) -> None:
+        """That another training of this process is neither over nor heard when this one is told to end."""
+        cls._tell(
+            "WARNING: two trainings are under way at once in this process. When it is stopped only one of them is "
+            "saved as it is then, the other goes on from its last save. Make one of them: train() takes dicts of "
+            "models and optimizers"
+        )
+
+    @classmethod
+    def _tell(cls, what: str) -> None:
+        if what not in cls._told and _leads():
+            cls._told.add(what)
+            say(what)
+
+    def let_go(self) -> None:
+        """Give the signal back to whom it was taken from."""
+        if self._before is not None and _may_handle() and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
+            signal.signal(signal.SIGTERM, self._before)
+        self._before = None
+
+    @classmethod
+    def before_fork(cls) -> None:
+        """What comes for the new process before it has let go of the signal waits until then."""
+        if cls._under_way and _may_handle():
+            cls._mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    @classmethod
+    def after_fork(cls) -> None:
+        if cls._mask is not None:
+            mask, cls._mask = cls._mask, None
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    @classmethod
+    def in_child(cls) -> None:
+        """In a process that was forked from this one: it ends at a signal, as if no training had been there."""
+        for one in cls._under_way:
+            one.let_go()
+        cls._under_way.clear()
+        cls.after_fork()
 
     def __exit__(
         self,
@@ -68,9 +110,8 @@ class Ending:
         error: BaseException | None = None,
         _trace: TracebackType | None = None,
     ) -> None:
-        if self._before is not None and _may_handle() and signal.getsignal(signal.SIGTERM) == self._on_sigterm:
-            signal.signal(signal.SIGTERM, self._before)
-        self._before, _Shared.ours()[0] = None, _NO_TRAINING
+        self.let_go()
+        _Shared.ours()[0] = _NO_TRAINING
         Ending._under_way.discard(self)
         if self.asked and not self.later:
             if kind is not None and not issubclass(kind, GeneratorExit):
@@ -122,6 +163,9 @@ def _writes_to_disk(one: Any) -> bool:
     with contextlib.suppress(OSError, ValueError):
         return stat.S_ISREG(os.fstat(one.fileno()).st_mode)
     return False
+
+
+os.register_at_fork(before=Ending.before_fork, after_in_parent=Ending.after_fork, after_in_child=Ending.in_child)
 
 
 class _Shared:

@@ -1,0 +1,204 @@
+"""What few trainings do, and each that does would silently be another one after a move: exact, or told of before."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+TRAINING = """
+import os, random, signal, sys, torch, slurm_hadar
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
+restart, stop = int(os.environ["SLURM_RESTART_COUNT"]), int(sys.argv[1])
+torch.manual_seed(0)
+torch.set_num_threads(1)
+def told():
+    if restart == 0 and stop >= 0 and run.step == stop: os.kill(os.getpid(), signal.SIGTERM)
+class Data(Dataset):
+    bad = -1
+    def __init__(self): self.size = 1.0
+    def __len__(self): return 40
+    def __getitem__(self, i):
+        if i == self.bad: raise OSError("unreadable")
+        return torch.full((3,), float(i)) * self.size / 40
+data = Data()
+net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 1))
+def step(x, net=net, optimizer=None):
+    optimizer = optimizer or globals()["optimizer"]
+    optimizer.zero_grad(); net(x).square().mean().backward(); optimizer.step()
+"""
+END = """
+flat = [t.float().flatten() for t in net.state_dict().values()]
+print("end", run.step, torch.cat(flat).tolist() if flat else [])
+"""
+EXACT = {
+    "an optimizer that keeps its weights in higher precision": """
+class Master(torch.optim.Optimizer):
+    def __init__(self, parameters): super().__init__(parameters, {})
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            own = self.state[p].setdefault("master", p.detach().float().clone())
+            own -= 0.001 * p.grad.float(); p.data.copy_(own)
+net.to(torch.bfloat16); optimizer = Master(net.parameters())
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)):
+    step(torch.full((2, 3), 0.1 * i).bfloat16()); told()
+""",
+    "a dict of the script's own": """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1); mine = {"n": 0, "all": []}; seen = mine["all"]
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14, state=mine)):
+    step(torch.full((2, 3), 0.1 * mine["n"])); mine["n"] += 1; seen.append(i); told()
+assert mine == {"n": 14, "all": list(range(14))}, mine
+""",
+    "modules that are lazy": """
+net = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.LazyLinear(1))
+optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)): step(torch.randn(4, 3), net); told()
+""",
+    "a sample that cannot be read": """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1); data.bad = 3
+run = slurm_hadar.train(net, optimizer, total_steps=14, loader=DataLoader(data, 4, shuffle=True))
+while run.step < 14:
+    try:
+        for x in run: step(x); told()
+    except OSError: continue
+""",
+    "weights of a sampler that the loop changes": """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1); sampler = WeightedRandomSampler(torch.ones(40), 40)
+for x in (run := slurm_hadar.train(net, optimizer, total_steps=24, loader=DataLoader(data, 4, sampler=sampler))):
+    step(x); sampler.weights[run.step] *= 5; told()
+""",
+    "a generator of the model's": """
+class Noisy(nn.Module):
+    def __init__(self): super().__init__(); self.inner = nn.Linear(3, 1); self.dice = torch.Generator().manual_seed(4)
+    def forward(self, x): return self.inner(x + torch.randn(x.shape, generator=self.dice))
+net = Noisy(); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)): step(torch.ones(2, 3), net); told()
+""",
+    "a whole number that is a float": """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=1.4e1)): step(torch.ones(2, 3)); told()
+""",
+}
+TOLD = {
+    "numbers of parts (p), switched in Sequential": "    if run.step == 4: net[1].p = 0.5",
+    "buffers of Sequential that are not persistent (1.mean)": "    net[1].mean += 1",
+    "gradients that SGD has used and that are added to": "    KEPT",
+    "numbers of Data": "    data.size += 1.0",
+    "2 names in the state of Sequential, new or gone": "    if run.step == 4: net.add_module('more', nn.Linear(1, 1))",
+}
+LOOP = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+net[1].register_buffer("mean", torch.zeros(1), persistent=False)
+run = slurm_hadar.train(net, optimizer, total_steps=14, loader=DataLoader(data, 4))
+for x in run:
+    step(x)
+{}
+    told()
+"""
+
+
+@pytest.fixture
+def play(job_env: dict[str, str], start_script: Callable[..., Any]) -> Callable[..., tuple[int, str, str]]:
+    def play(script: str, restart: int, stop: int, name: str = "") -> tuple[int, str, str]:
+        env = {**job_env, "SLURM_RESTART_COUNT": str(restart), "HADAR_JOB_DIR": job_env["HADAR_JOB_DIR"] + name}
+        started = start_script(TRAINING + script + END, env, str(stop))
+        out, err = started.communicate(300)
+        return started.returncode, out, err
+
+    return play
+
+
+@pytest.mark.parametrize("habit", EXACT)
+def test_it_goes_on_as_if_undisturbed(habit: str, play: Any) -> None:
+    code, expected, said = play(EXACT[habit], 0, -1, "-undisturbed")
+    assert code == 0, said
+    code, _, said = play(EXACT[habit], 0, 7)
+    assert code == -signal.SIGTERM and "is saved" in said, said
+    code, found, said = play(EXACT[habit], 1, -1)
+    assert code == 0 and "resumed from gen-0-step-8" in said, said
+    assert found == expected
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_it_is_told_of(what: str, play: Any) -> None:
+    """Before it is lost; and not of a training that does none of it."""
+    code, _, said = play(LOOP.format("    pass"), 0, 7, "-plain")
+    assert code == -signal.SIGTERM and "WARNING" not in said, said
+    script = LOOP.format(TOLD[what])
+    if "KEPT" in script:
+        script = script.replace("    KEPT", "").replace("    step(x)", "    net(x).mean().backward(); optimizer.step()")
+    _, _, said = play(script, 0, 7)
+    assert f"WARNING: not saved, so a move or a restart sets it back: {what}" in said, said
+
+
+def test_a_save_that_a_signal_asks_for_is_one_between_two_steps(play: Any) -> None:
+    """Its handler may be called while a batch is loaded."""
+    script = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+signal.signal(signal.SIGUSR1, lambda *_: run.save())
+class Loud(Data):
+    def __getitem__(self, i):
+        drawn = random.random()
+        if run.step == 5 and restart == 0: os.kill(os.getpid(), signal.SIGUSR1)
+        return super().__getitem__(i) + drawn
+random.seed(4)
+run = slurm_hadar.train(net, optimizer, total_steps=14, loader=DataLoader(Loud(), 4), async_save=False)
+for x in run:
+    step(x)
+    if run.step == 6 and stop >= 0 and restart == 0: os.kill(os.getpid(), signal.SIGKILL)
+"""
+    code, expected, said = play(
+        script.replace("restart == 0: os.kill(os.getpid(), signal.SIGUSR1)", "False: pass"), 0, -1, "-other"
+    )
+    assert code == 0, said
+    assert play(script, 0, 6)[0] == -signal.SIGKILL
+    code, found, said = play(script, 1, -1)
+    assert code == 0 and "resumed from gen-0-step-6" in said and found == expected, said
+
+
+def test_a_loop_that_is_held_in_a_variable_is_saved_at_the_end(play: Any) -> None:
+    script = """
+from itertools import islice
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+run = slurm_hadar.train(net, optimizer, total_steps=12); loop = iter(run)
+print("begins", run.step)
+for epoch in range(3):
+    for i in islice(loop, 4): step(torch.ones(2, 3))
+    run.save()
+"""
+    assert "begins 0" in play(script, 0, -1)[1]
+    code, out, said = play(script, 1, -1)
+    assert code == 0 and "begins 12" in out and "gen-0-step-12" in said, said
+
+
+def test_children_that_are_forked_in_the_loop_can_be_ended(play: Any) -> None:
+    script = """
+import multiprocessing, time
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=2)):
+    step(torch.ones(2, 3))
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(1000,), daemon=True)
+    child.start()
+    if i == 0: child.terminate(); child.join(100); print(child.exitcode)
+"""
+    code, out, said = play(script, 0, -1)
+    assert code == 0 and out.startswith("-15\n"), (out, said)
+
+
+def test_a_training_that_cannot_hear_is_told_of(play: Any) -> None:
+    script = """
+import threading
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+run = slurm_hadar.train(net, optimizer, total_steps=3)
+thread = threading.Thread(target=lambda: [step(torch.ones(2, 3)) for _ in run])
+thread.start(); thread.join()
+"""
+    assert "WARNING: this training is not in the main thread" in play(script, 0, -1)[2]
+    code, _, said = play("slurm_hadar.train(net, torch.optim.SGD(net.parameters(), lr=0.1), total_steps=1.5)", 0, -1)
+    assert code == 1 and "total_steps=1.5 is no whole number" in said
