@@ -141,6 +141,42 @@ def test_several_nodes_lie_in_one_of_a_jobs_partitions() -> None:
     assert sizes == {"all": 2, "a,b": 1}
 
 
+RACKS = {"v100-1": ("v100", "rack1"), "v100-2": ("v100", "rack2"), "v100-3": ("v100", "rack1"), "k80-1": ("k80",)}
+IN_RACKS = node_facts([SlurmNode(n, ((f[0], 2),), features=f, partitions=("all",)) for n, f in RACKS.items()])
+
+
+@pytest.mark.parametrize(
+    ("constraint", "count", "comment", "left"),
+    [
+        ("[rack1|rack2]", 2, "hadar:", True),
+        ("rack1|rack2", 2, "hadar:", False),  # each node has one of them, whichever
+        ("[rack1|rack2]", 1, "hadar:", False),
+        ("[v100|rack1]", 2, "hadar:", False),  # all nodes that have either are v100
+        ("[v100|k80]", 2, "hadar:", False),
+        ("[v100|k80]", 2, "hadar:mix=gated", True),
+    ],
+)
+def test_all_nodes_of_a_job_have_the_same_of_several_alternatives(
+    constraint: str, count: int, comment: str, left: bool
+) -> None:
+    """Slurm does not object to a node list that is against ``[a|b]``: who would need one is left to Slurm."""
+    one, note = job(comment, 2, count, features=constraint), read(comment)[0]
+    record = JobRecord("1", workers=2 * count, nodes=count, tasks=count, cpus=count)
+    why = pinned_reason(one, note, record, load(None, ()), IN_RACKS, False)
+    assert (why is not None and "the same one of these on all" in why) == left and (left or why is None)
+
+
+def test_an_elastic_job_with_alternatives_stays_on_one_node_where_they_differ() -> None:
+    """It may have several where all of them are of one alternative."""
+    note = "hadar:gpus=2-4,nodes=1-2"
+    record = JobRecord("1", workers=2, nodes=1, tasks=1, cpus=1)
+    most = {
+        c: form_of(job(note, 2, features=c), read(note)[0], record, IN_RACKS, 0.0).max_nodes
+        for c in ("[rack1|rack2]", "[v100|k80]")
+    }
+    assert most == {"[rack1|rack2]": 1, "[v100|k80]": 2}
+
+
 def test_a_node_that_has_lost_a_feature_keeps_who_runs_there() -> None:
     """What a job asks of a node is asked when it starts."""
     lost = {"features": "a100"}
