@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from slurm_hadar.controller.act.writer import PlannedWrite
 from slurm_hadar.controller.journal import JobRecord, Purpose, Stage
-from slurm_hadar.slurm.state import Write
+from slurm_hadar.slurm.state import GpuRequest, Write
 from tests.controller.scripted import MODEL, Scripted
 
 UPDATE = Write("update", ("1",))
@@ -62,3 +66,27 @@ def test_the_stages_of_a_job_that_is_moved(bench: Callable[..., Any]) -> None:
     round_()
 
     assert stages == [Stage.DEFERRED, Stage.PLACED, Stage.RUNNING, Stage.OVER]
+
+
+def test_how_long_a_job_ran_does_not_depend_on_how_many_gpus_it_had(bench: Callable[..., Any]) -> None:
+    """An elastic job that is made larger has used more GPU time, and no more of its ``max_time=``."""
+    one = bench()
+    job = one.slurm.submit(gpus=1, comment=f"{MODEL},gpus=1-4,max_time=10m")
+    controller = one.new_controller(policy=Scripted())
+    controller.run_round()
+    grown = (GpuRequest("node", (("", 4),)),)
+    one.slurm.start(job, "v100-1")
+    one.slurm.jobs[job] = replace(one.slurm.jobs[job], gpus=grown, start=time.time() - 120.0)
+    controller.run_round()
+
+    record = one.journal.job(job)
+    assert record.attained_s == pytest.approx(480.0, abs=20.0)
+    assert record.ran_in_all_s == pytest.approx(120.0, abs=5.0)
+
+
+def test_a_record_without_the_time_that_a_job_ran_goes_on_from_its_gpu_time() -> None:
+    """As an older version has written it."""
+    record = JobRecord("1", workers=2, attained_s=200.0)
+    assert record.ran_in_all_s == 100.0
+    record.serve(60.0, 8)
+    assert (record.ran_in_all_s, record.attained_s) == (160.0, 680.0)

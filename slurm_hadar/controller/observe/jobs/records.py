@@ -194,7 +194,7 @@ class JobRecords:
             if is_ours(job.comment) and not record.placed and not goes_on:
                 self.events.append(Event(job.job_id, "slurm", f"on {fold(job.nodes)} at {clock(record.run_since)}"))
         ran_s = max(0.0, now - record.booked)
-        record.attained_s += ran_s * (gpus_asked(job) or record.workers)
+        record.serve(ran_s, gpus_asked(job) or record.workers)
         keeps = record.company.get("keeps")
         record.held_up_s += ran_s * (0.0 if keeps is None else 1.0 - min(1.0, float(keeps)))
         gpus = _gpus_by_type(job, facts)
