@@ -12,9 +12,10 @@ from slurm_hadar.model import Mix
 from slurm_hadar.slurm.state import SlurmNode
 from slurm_hadar.throughput.gpus import memory_gb
 
-__all__ = ["NodeBook", "NodeFacts", "constraint_known", "groups_open", "node_facts"]
+__all__ = ["NodeBook", "NodeFacts", "constraint_known", "groups_open", "node_facts", "nodes_counted"]
 
-_CONSTRAINT = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
+_NAME = r"[A-Za-z0-9_.:-]+"
+_CONSTRAINT = re.compile(rf"{_NAME}(?:[&|]{_NAME})*|\[{_NAME}(?:\|{_NAME})*\]|{_NAME}\*([0-9]{{1,5}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +135,15 @@ def groups_open(
 
 
 def constraint_known(wanted: str) -> bool:
-    """Whether a ``--constraint`` is one that can be followed: names joined by ``&`` and ``|``, with counts of nodes
-    that have all of it (``a*2``), or ``[a|b]``."""
-    one_of = wanted.startswith("[") and wanted.endswith("]")
-    if one_of and not set(wanted).isdisjoint("&*"):
-        return False  # so many nodes of one kind and so many of another
-    return len(wanted) <= 1000 and _CONSTRAINT.fullmatch(_inside(wanted)) is not None
+    """Whether a ``--constraint`` is one that can be followed: names joined by ``&`` and ``|``, ``[a|b]``, or one name
+    with the number of nodes that are to have it (``a*2``, see :func:`nodes_counted`)."""
+    return len(wanted) <= 1000 and _CONSTRAINT.fullmatch(wanted) is not None
 
 
-def _inside(wanted: str) -> str:
-    """What it asks of each node."""
-    bare = wanted[1:-1] if wanted.startswith("[") and wanted.endswith("]") else wanted
-    return re.sub(r"\*[0-9]{1,5}", "", bare)
+def nodes_counted(wanted: str) -> int | None:
+    """How many of a job's nodes are to have the feature that it asks for; None where all are."""
+    found = _CONSTRAINT.fullmatch(wanted) if "*" in wanted else None
+    return int(found[1]) if found is not None else None
 
 
 def _features_fit(wanted: str, features: frozenset[str]) -> bool:
@@ -153,7 +151,7 @@ def _features_fit(wanted: str, features: frozenset[str]) -> bool:
     if not wanted:
         return True
     result: bool | None = None
-    for operator, name in re.findall(r"(^|[&|])([^&|]+)", _inside(wanted)):
+    for operator, name in re.findall(r"(^|[&|])([^&|]+)", wanted.strip("[]").partition("*")[0]):
         here = name in features
         result = here if result is None else (result or here if operator == "|" else result and here)
     return bool(result)

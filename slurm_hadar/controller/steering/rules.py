@@ -13,7 +13,14 @@ from slurm_hadar.comment import JobComment, is_ours, looks_like_ours, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering.elastic import gang_sizes, has_room
-from slurm_hadar.controller.steering.nodes import NodeBook, NodeFacts, constraint_known, groups_open, node_facts
+from slurm_hadar.controller.steering.nodes import (
+    NodeBook,
+    NodeFacts,
+    constraint_known,
+    groups_open,
+    node_facts,
+    nodes_counted,
+)
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
 from slurm_hadar.slurm.state import SlurmJob
 
@@ -235,16 +242,8 @@ def _by_place(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Node
         low, high = record.node_range
         return f"asks for {low} to {high} nodes; ask for one number with -N, and say nodes= in the comment instead"
     low, high, mix = _node_range(job, comment, record, nodes)
-    if low > 1 and not nodes.are_one(job.partition, job.features):
-        return (
-            f"asks for {low} nodes in partitions {job.partition}, with unlike nodes, of which Slurm takes one; "
-            "name one with -p to have it steered"
-        )
-    if low > 1 and not nodes.alternatives_alike(job.partition, job.features, mix):
-        return (
-            f"asks for {low} nodes with --constraint={job.features}, the same one of these on all, which differ among "
-            "the nodes open to it; name one of them to have it steered"
-        )
+    if (unlike := _by_likeness(job, low, high, mix, nodes)) is not None:
+        return unlike
     its_wish = comment.types is not None or comment.mem_gb is not None or comment.mix is not None
     if its_wish or job.shards or not record.workers:
         return None
@@ -259,6 +258,27 @@ def _by_place(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Node
         f"finds no {record.workers} GPUs of one type on {count}, equally many on each, in the whole cluster, and is "
         "left to Slurm; say nodes= or mix= in the comment to have it steered"
     )
+
+
+def _by_likeness(job: SlurmJob, low: int, high: int, mix: Mix, nodes: NodeBook) -> str | None:
+    """What Slurm asks of all nodes of a job together, where the nodes open to it are not alike in that."""
+    counted = nodes_counted(job.features)
+    if counted is not None and not low == counted == high:
+        return (
+            f"asks for {high} node{'s'[: high > 1]}, {counted} of them with --constraint={job.features}, which cannot "
+            "be followed; ask for the same feature on all to have it steered"
+        )
+    if low > 1 and not nodes.are_one(job.partition, job.features):
+        return (
+            f"asks for {low} nodes in partitions {job.partition}, with unlike nodes, of which Slurm takes one; "
+            "name one with -p to have it steered"
+        )
+    if low > 1 and not nodes.alternatives_alike(job.partition, job.features, mix):
+        return (
+            f"asks for {low} nodes with --constraint={job.features}, the same one of these on all, which differ among "
+            "the nodes open to it; name one of them to have it steered"
+        )
+    return None
 
 
 def _slurm_has_room(job: SlurmJob, record: JobRecord, nodes: NodeBook) -> bool:
@@ -347,6 +367,9 @@ def _node_range(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: No
     )
     if low == 1 and not one_place:
         high = 1
+    counted = nodes_counted(job.features)
+    if counted is not None and low <= counted <= high:
+        low = high = counted
     return low, max(low, high), mix
 
 

@@ -166,6 +166,31 @@ def test_all_nodes_of_a_job_have_the_same_of_several_alternatives(
     assert (why is not None and "the same one of these on all" in why) == left and (left or why is None)
 
 
+@pytest.mark.parametrize(
+    ("constraint", "count", "comment", "words"),
+    [
+        ("rack1*2", 3, "hadar:", "asks for 3 nodes, 2 of them with --constraint=rack1*2"),
+        ("rack1*1", 2, "hadar:types=v100", "asks for 2 nodes, 1 of them with --constraint=rack1*1"),
+        ("rack1*2", 1, "hadar:", "asks for 1 node, 2 of them with"),
+        ("rack1*2", 2, "hadar:", None),
+        ("rack1*2", 3, "hadar:nodes=2-3", None),
+        ("rack1*2&v100", 2, "hadar:", "--constraint that cannot be followed"),
+        ("rack1*1|v100*1", 2, "hadar:", "--constraint that cannot be followed"),
+    ],
+)
+def test_a_feature_of_some_of_a_jobs_nodes_is_left_to_slurm(
+    constraint: str, count: int, comment: str, words: str | None
+) -> None:
+    """A node list says nothing of which node is for what; where all nodes are to have it, all are chosen so."""
+    one, note = job(comment, 2, count, features=constraint), read(comment)[0]
+    record = JobRecord("1", workers=2 * count, nodes=count, tasks=count, cpus=count)
+    why = pinned_reason(one, note, record, load(None, ()), IN_RACKS, False)
+    assert why is None if words is None else why is not None and words in why
+    if words is None:
+        form = form_of(one, note, record, IN_RACKS, 0.0)
+        assert (form.min_nodes, form.max_nodes, form.nodes) == (2, 2, frozenset(("v100-1", "v100-3")))
+
+
 def test_an_elastic_job_with_alternatives_stays_on_one_node_where_they_differ() -> None:
     """It may have several where all of them are of one alternative."""
     note = "hadar:gpus=2-4,nodes=1-2"
