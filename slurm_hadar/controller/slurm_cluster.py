@@ -78,6 +78,7 @@ class SlurmCluster(Cluster[Observation]):
             ProfileStore(journal.connection),
         )
         sources.past.extend(journal.last_ended(PAST))
+        sources.recall = journal.job
         self._observer = Observer(config, sources)
         self._newcomers, self._vacancies = Newcomers(parts.backend), Vacancies(parts.backend)
         self.spool = SpoolReader(book, self.files)
@@ -282,7 +283,7 @@ class SlurmCluster(Cluster[Observation]):
             self._parts.book.event.set()
         with self._parts.best_effort():
             self._parts.journal.save_forks(self._tracker.state())
-            self._parts.journal.save_jobs([*seen.records.values(), *self._over])
+            self._parts.journal.save_jobs([*self._over, *seen.records.values()])
             self._over.clear()
         if self._parts.trainer is not None:
             with self._parts.best_effort():

@@ -62,6 +62,7 @@ _STATES = {
     "OUT_OF_MEMORY": JobState.FAILED, "REVOKED": JobState.FAILED, "RESV_DEL_HOLD": JobState.PENDING,
 }  # fmt: skip
 _BAD_NODE = re.compile(r"down|drain|fail|inval|unknown|no_respond|power|reboot|maint|planned_down|blocked|future|error")
+_SWITCHED_ON = re.compile(r"\b(?:powered_down|powering_up|power_up)\b")  # by Slurm, for the job that it starts there
 _JOB_ID = re.compile(r"[1-9][0-9]{0,17}(?:[_+][0-9]{1,9})?")
 _DIGITS = re.compile(r"[0-9]{1,15}")
 _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
@@ -256,8 +257,9 @@ def job_state(text: str, job_id: str) -> JobState:
 
 
 def node_is_bad(state: str) -> bool:
-    """Whether a node in this state (lower case, with flags) must get no new work."""
-    return bool(_BAD_NODE.search(state)) or "*" in state
+    """Whether a node in this state (lower case, with flags) must get no new work. One that power saving has switched
+    off is free, unlike one that is being switched off."""
+    return bool(_BAD_NODE.search(_SWITCHED_ON.sub("", state))) or "*" in state
 
 
 def parse_nodes(text: str, mark: str) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:

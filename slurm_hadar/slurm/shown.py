@@ -94,7 +94,8 @@ def shown(ask: _Ask, job_id: str) -> Shown | None:
     exit_code, signal = (int(code[1]), int(code[2])) if code else (0, 0)
     parts = tuple(map(_named, _HEAD.finditer(text)))
     # an array's number is also that of one of its tasks, and means the array; a task that waits is shown with others
-    named = bool(parts) and not parts[0].startswith(f"{job_id}_") and not parts[0].endswith("]")
+    part = bool(parts) and not parts[0].isdecimal()  # a plain job has the name by which it was asked for
+    named = part and not parts[0].startswith(f"{job_id}_") and not parts[0].endswith("]")
     name = parts[0] if named else job_id
     return Shown(job_state(found[1], job_id), found[1], output, work_dir, exit_code, signal, name, parts)
 

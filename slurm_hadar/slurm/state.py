@@ -120,7 +120,8 @@ class SlurmJob:
 class SlurmNode:
     """One node. ``used`` counts GPUs held per type, as a whole or in ``shards``, of which the node has so many;
     ``whole``: where it has shards, the numbers of the GPUs held as a whole, None where Slurm does not say which.
-    ``available`` is False for drained, down and unresponsive nodes."""
+    ``available`` is False for drained, down and unresponsive nodes, and those that are being switched off, but not for
+    those that power saving has switched off."""
 
     name: str
     gpus: tuple[tuple[str, int], ...] = ()

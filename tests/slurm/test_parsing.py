@@ -132,6 +132,19 @@ def test_nodes_and_partitions() -> None:
 
 @pytest.mark.parametrize(
     ("state", "available"),
+    [("idle+powered_down", True), ("idle+cloud+powered_down", True), ("mixed+not_responding+powering_up", True),
+     ("idle+power_up", True), ("idle+powering_down", False), ("mixed+power_down", False),
+     ("idle+drain+powered_down", False), ("down+powered_down", False)],
+)  # fmt: skip
+def test_nodes_that_power_saving_has_switched_off_are_free(state: str, available: bool) -> None:
+    """Slurm switches them on for the job that it starts there, unlike those that it is switching off."""
+    (node,), _ = nodes({"StateComplete": state})
+
+    assert (node.available, node.reason) == (available, "" if available else state)
+
+
+@pytest.mark.parametrize(
+    ("state", "available"),
     [("idle", True), ("mixed", True), ("allocated", True), ("planned", True), ("idle+drain", False),
      ("draining", False), ("down*", False), ("down+not_responding", False), ("idle*", False), ("inval", False),
      ("maint", False)],

@@ -53,6 +53,7 @@ def peek(backend: Backend, config: Config) -> Peek:
         estimator = Estimator(reference(), store)
         sources = Sources(ReportBook(), estimator, journal.load_jobs(), usage, graphs, forecaster)
         sources.profiles = ProfileStore(journal.connection)
+        sources.recall = journal.job
         sources.past.extend(journal.last_ended(PAST))
         view = SlurmView.of(backend.read(), config.gpus.memory_gb)
         graphs.survey_if_named(backend, view)

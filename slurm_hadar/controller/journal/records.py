@@ -60,7 +60,8 @@ class JobRecord:
     they are not known; ``lease`` is the start time we gave it, and ``defer_until`` the latest that a round which may
     have been killed can have given it. Slurm counts whole seconds from the moment it reads a start time: what was given
     lies between ``lease_low`` and ``lease``, or, after a kill, between ``defer_from`` and ``defer_until``. Any other
-    start time is the owner's or an administrator's. ``attained_s`` (GPU-seconds) counts until ``booked``. ``avoid``
+    start time is the owner's or an administrator's. ``attained_s`` (GPU-seconds) counts until ``booked``, as does
+    ``clock_s``, the seconds that it ran in all, None = only ``attained_s`` was counted so far. ``avoid``
     maps a node where the job could not be started to the epoch second until which it is not tried again; ``slow``
     counts rounds in which a placement did not start, ``relaunched`` how often Slurm was told to try a launch of its own
     again that had failed.
@@ -144,6 +145,7 @@ class JobRecord:
     given: Sequence[str] = ()
     reshaped: bool = False
     node_range: Sequence[int] = ()
+    clock_s: float | None = None
 
     @property
     def past(self) -> PastJob:
@@ -174,6 +176,17 @@ class JobRecord:
     def keep_off(self, nodes: Iterable[str], until: float) -> None:
         """Try these nodes no more before the epoch second ``until``."""
         self.avoid = {**self.avoid, **dict.fromkeys(nodes, until)}
+
+    @property
+    def ran_in_all_s(self) -> float:
+        """Seconds that it has run, over all its runs, on however many GPUs. An older version counted GPU-seconds alone:
+        these are taken as those of the size that its owner asked for."""
+        return self.attained_s / max(1, self.workers) if self.clock_s is None else self.clock_s
+
+    def serve(self, seconds: float, gpus: int) -> None:
+        """It ran so much longer, on so many GPUs."""
+        self.clock_s = self.ran_in_all_s + seconds
+        self.attained_s += seconds * gpus
 
     def ran_more(self, gpu_type: str, seconds: float) -> None:
         self.ran_s = {**self.ran_s, gpu_type: self.ran_s.get(gpu_type, 0.0) + seconds}

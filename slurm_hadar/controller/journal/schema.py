@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_hadar.errors import StoreError
 
-__all__ = ["SCHEMA_VERSION", "migrate", "newer"]
+__all__ = ["SCHEMA_VERSION", "check_tables", "migrate", "newer"]
 
 SCHEMA_VERSION = 9
 _SCHEMA = """
@@ -89,7 +91,36 @@ def migrate(db: sqlite3.Connection, path: Path | str) -> None:
         raise newer(path, version)
     steps = "" if version else _SCHEMA
     steps += "".join(sql for added_in, sql in sorted(_ADDED.items()) if added_in > version)
-    db.executescript(f"BEGIN;{steps}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+    try:
+        db.executescript(f"BEGIN;{steps}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise
+        raise sqlite3.DatabaseError(f"its tables are not those of schema {version}: {error}") from None
+
+
+def check_tables(db: sqlite3.Connection) -> None:
+    """Raises sqlite3.DatabaseError where a table is lost, or its columns are not those that rows are written to."""
+    for table, columns in _expected().items():
+        if _columns(db, table) != columns:
+            raise sqlite3.DatabaseError(f"its table {table} is not that of schema {SCHEMA_VERSION}")
+
+
+@functools.cache
+def _expected() -> Mapping[str, tuple[str, ...]]:
+    """The columns of each table of a new journal."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        migrate(db, ":memory:")
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        return {table: _columns(db, table) for table in tables}
+    finally:
+        db.close()
+
+
+def _columns(db: sqlite3.Connection, table: str) -> tuple[str, ...]:
+    """In their order; none where there is no such table."""
+    return tuple(name for (name,) in db.execute("SELECT name FROM pragma_table_info(?)", (table,)))
 
 
 def newer(path: Path | str, version: int) -> StoreError:

@@ -1,7 +1,7 @@
 """The journal's file, and what is written to it.
 
 SQLite in WAL mode on a local disk. Losing the file costs knowledge, never a job: a file that is not a database any
-more is moved aside, said so, and a new one begun.
+more, or lacks tables or columns, is moved aside, said so, and a new one begun.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slurm_hadar.controller.journal.records import (
     placement_to_json,
 )
 from slurm_hadar.controller.journal.salvage import letters
-from slurm_hadar.controller.journal.schema import migrate
+from slurm_hadar.controller.journal.schema import check_tables, migrate
 from slurm_hadar.errors import StoreError
 
 __all__ = ["Journal"]
@@ -80,6 +80,7 @@ class Journal(Reader):
             if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
                 raise sqlite3.DatabaseError("its content is damaged")
             migrate(db, self.path)
+            check_tables(db)
         except BaseException:
             db.close()
             raise

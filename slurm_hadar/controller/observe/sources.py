@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.agents.notes import Seal
@@ -28,7 +29,7 @@ PAST = 2000
 class Sources:
     """``book``: what jobs report. ``estimator``: carries speeds over from what is known; ``store``: where those that
     jobs report are filed, ``profiles`` those on shared GPUs, None = nowhere. ``records``: as the journal has them;
-    ``past``: the jobs that ended last.
+    ``past``: the jobs that ended last; ``recall``: the record of any job, ended or not, as the journal has it.
     ``usage``: where GPU time is booked. ``forecaster``: says how long jobs will be, None = nobody does. ``seal``: of
     the notes in jobs' comments. ``quarantine``: where one job's fault stays that job's."""
 
@@ -45,3 +46,4 @@ class Sources:
     lessons: Lessons = field(default_factory=Lessons)
     profiles: ProfileStore | None = None
     past: deque[PastJob] = field(default_factory=lambda: deque(maxlen=PAST))
+    recall: Callable[[str], JobRecord | None] = lambda _job_id: None

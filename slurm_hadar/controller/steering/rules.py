@@ -6,18 +6,23 @@ Every reason returned here is shown to the job's owner, so it names the cause an
 from __future__ import annotations
 
 import functools
-import re
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from slurm_hadar.comment import JobComment, is_ours, looks_like_ours, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.elastic import NodeGroups, gang_sizes, has_room, node_groups
+from slurm_hadar.controller.steering.elastic import gang_sizes, has_room
+from slurm_hadar.controller.steering.nodes import (
+    NodeBook,
+    NodeFacts,
+    constraint_known,
+    groups_open,
+    node_facts,
+    nodes_counted,
+)
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
-from slurm_hadar.slurm.state import SlurmJob, SlurmNode
-from slurm_hadar.throughput.gpus import memory_gb
+from slurm_hadar.slurm.state import SlurmJob
 
 __all__ = [
     "LAUNCH_FAILED",
@@ -40,101 +45,12 @@ __all__ = [
 _NO_SHARDS = (
     "asks for shards, of which no node has as many on each of its GPUs, or Slurm does not say which GPUs are in use"
 )
-_CONSTRAINT = re.compile(r"[A-Za-z0-9_.:-]+(?:[&|][A-Za-z0-9_.:-]+)*")
 TRANSIENT_HOLDS = ("BadConstraints",)
 LAUNCH_FAILED = "launch failed requeued held"
 REQUEUE_DELAY_S = 125.0  # Slurm's 120, and the seconds that its clock may be ahead
 _START_WITHIN_S = 5.0  # a start time that is nearer to the last requeue may be one from before it; leases are longer
 _FAILS_WITHIN_S = 2.0  # times of Slurm are whole seconds
 _TAKEN_IN_WITHIN_S = 5.0  # job_submit.lua runs first; slurmctld may wait for its locks then
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFacts:
-    """What steering needs of a node: its only GPU type (None if it has none or several), and its state. ``per_gpu``:
-    how many shards each of its GPUs has, 0 where it has none or they are not alike."""
-
-    name: str
-    gpu_type: str | None
-    gpus: int
-    available: bool
-    features: frozenset[str]
-    partitions: frozenset[str]
-    several_types: bool
-    per_gpu: int = 0
-
-
-class NodeBook(dict[str, NodeFacts]):
-    """The nodes of one look, by name; ``memory_gb`` is what the configuration says of GPU types. What many jobs ask
-    alike is worked out once."""
-
-    def __init__(self, memory_gb: Mapping[str, int] | None = None) -> None:
-        super().__init__()
-        self._memory_gb = memory_gb or {}
-
-    @functools.cached_property
-    def gpu_types(self) -> tuple[str, ...]:
-        """Of the nodes that have one only."""
-        return tuple(sorted({f.gpu_type for f in self.values() if f.gpu_type}))
-
-    @functools.cached_property
-    def _groups(self) -> dict[tuple[str, str, tuple[str, ...], Mix], NodeGroups]:
-        return {}
-
-    @functools.cached_property
-    def _open(self) -> dict[tuple[str, str], frozenset[str]]:
-        return {}
-
-    def memory_of(self, gpu_type: str) -> int | None:
-        """Gigabytes of one GPU of this type; None where nobody knows."""
-        return self._memory_gb.get(gpu_type, memory_gb(gpu_type))
-
-    def small(self, least_gb: int) -> tuple[tuple[str, int | None], ...]:
-        """The GPU types that have less memory than that, or nobody knows how much, with what they have in GB."""
-        known = {t: self.memory_of(t) for t in self.gpu_types}
-        return tuple((t, has) for t, has in known.items() if has is None or has < least_gb)
-
-    def groups(self, partition: str, constraint: str, excluded: tuple[str, ...], mix: Mix) -> NodeGroups:
-        """The nodes that are open to a job, of whatever state, as one gang may use them together."""
-        key = (partition, constraint, excluded, mix)
-        if key not in self._groups:
-            self._groups[key] = _groups_open(self, self.open_to(partition, constraint).difference(excluded), None, mix)
-        return self._groups[key]
-
-    def open_to(self, partition: str, constraint: str) -> frozenset[str]:
-        """The nodes of a job's partitions that have the features that it asks for."""
-        key = (partition, constraint)
-        if key not in self._open:
-            partitions = set(partition.split(","))
-            self._open[key] = frozenset(
-                name
-                for name, node in self.items()
-                if partitions & node.partitions and _features_fit(constraint, node.features)
-            )
-        return self._open[key]
-
-    def are_one(self, partition: str, constraint: str) -> bool:
-        """Whether the nodes of a job's partitions are those of one of them."""
-        whole = self.open_to(partition, constraint)
-        return "," not in partition or any(self.open_to(one, constraint) == whole for one in partition.split(","))
-
-
-def node_facts(nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None = None) -> NodeBook:
-    facts = NodeBook(memory_gb)
-    for node in nodes:
-        types = [t for t, _ in node.gpus]
-        gpus = sum(n for _, n in node.gpus)
-        facts[node.name] = NodeFacts(
-            node.name,
-            types[0] if len(types) == 1 else None,
-            gpus,
-            node.available,
-            frozenset(node.features),
-            frozenset(node.partitions),
-            len(types) > 1,
-            node.shards // gpus if len(types) == 1 and node.shards % gpus == 0 and node.whole is not None else 0,
-        )
-    return facts
 
 
 def pinned_reason(
@@ -326,11 +242,8 @@ def _by_place(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Node
         low, high = record.node_range
         return f"asks for {low} to {high} nodes; ask for one number with -N, and say nodes= in the comment instead"
     low, high, mix = _node_range(job, comment, record, nodes)
-    if low > 1 and not nodes.are_one(job.partition, job.features):
-        return (
-            f"asks for {low} nodes in partitions {job.partition}, with unlike nodes, of which Slurm takes one; "
-            "name one with -p to have it steered"
-        )
+    if (unlike := _by_likeness(job, low, high, mix, nodes)) is not None:
+        return unlike
     its_wish = comment.types is not None or comment.mem_gb is not None or comment.mix is not None
     if its_wish or job.shards or not record.workers:
         return None
@@ -345,6 +258,27 @@ def _by_place(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Node
         f"finds no {record.workers} GPUs of one type on {count}, equally many on each, in the whole cluster, and is "
         "left to Slurm; say nodes= or mix= in the comment to have it steered"
     )
+
+
+def _by_likeness(job: SlurmJob, low: int, high: int, mix: Mix, nodes: NodeBook) -> str | None:
+    """What Slurm asks of all nodes of a job together, where the nodes open to it are not alike in that."""
+    counted = nodes_counted(job.features)
+    if counted is not None and not low == counted == high:
+        return (
+            f"asks for {high} node{'s'[: high > 1]}, {counted} of them with --constraint={job.features}, which cannot "
+            "be followed; ask for the same feature on all to have it steered"
+        )
+    if low > 1 and not nodes.are_one(job.partition, job.features):
+        return (
+            f"asks for {low} nodes in partitions {job.partition}, with unlike nodes, of which Slurm takes one; "
+            "name one with -p to have it steered"
+        )
+    if low > 1 and not nodes.alternatives_alike(job.partition, job.features, mix):
+        return (
+            f"asks for {low} nodes with --constraint={job.features}, the same one of these on all, which differ among "
+            "the nodes open to it; name one of them to have it steered"
+        )
+    return None
 
 
 def _slurm_has_room(job: SlurmJob, record: JobRecord, nodes: NodeBook) -> bool:
@@ -401,7 +335,7 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     types, small = types_of(comment, nodes)
     sizes: tuple[int, ...] = ()
     if _elastic(job, comment, record):
-        groups = _groups_open(nodes, open_nodes, types, mix)
+        groups = groups_open(nodes, open_nodes, types, mix)
         sizes = gang_sizes(comment.gpus or (), record.workers, low, high, comment.batch, groups)
     return shared_form(
         Form(
@@ -421,15 +355,22 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
 
 def _node_range(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook) -> tuple[int, int, Mix]:
     """The fewest and most nodes that a job may have, and whether they may be unlike. Those of a job all lie in one of
-    its partitions."""
+    its partitions, and have the same one of ``[a|b]``."""
     if comment.fork is not None and job.array_id:  # a copy stays on one node: other nodes have other copies
         return 1, 1, Mix.NEVER
     low, high = comment.nodes or (record.nodes, record.nodes)
     if record.tasks != record.nodes:
         low = high = record.nodes
-    if low == 1 and not nodes.are_one(job.partition, job.features):
+    mix = comment.mix or Mix.NEVER
+    one_place = nodes.are_one(job.partition, job.features) and nodes.alternatives_alike(
+        job.partition, job.features, mix
+    )
+    if low == 1 and not one_place:
         high = 1
-    return low, max(low, high), comment.mix or Mix.NEVER
+    counted = nodes_counted(job.features)
+    if counted is not None and low <= counted <= high:
+        low = high = counted
+    return low, max(low, high), mix
 
 
 def _elastic(job: SlurmJob, comment: JobComment, record: JobRecord) -> bool:
@@ -465,17 +406,6 @@ def shared_form(form: Form) -> Form:
     return form
 
 
-def _groups_open(
-    nodes: Mapping[str, NodeFacts], chosen: frozenset[str] | None, types: frozenset[str] | None, mix: Mix
-) -> NodeGroups:
-    """The nodes that are open to a job, those that one gang may use together in one group."""
-    groups: dict[str, list[int]] = {}
-    for name, node in nodes.items():
-        if node.gpu_type and (chosen is None or name in chosen) and (types is None or node.gpu_type in types):
-            groups.setdefault(node.gpu_type if mix is Mix.NEVER else "", []).append(node.gpus)
-    return node_groups(groups.values())
-
-
 def _open_nodes(job: SlurmJob, nodes: NodeBook, avoid: set[str]) -> frozenset[str] | None:
     """Nodes that partitions, constraint and past failures leave open; None where they leave all."""
     chosen = nodes.open_to(job.partition, job.features)
@@ -484,29 +414,3 @@ def _open_nodes(job: SlurmJob, nodes: NodeBook, avoid: set[str]) -> frozenset[st
     if avoid:
         chosen -= avoid
     return None if len(chosen) == len(nodes) else chosen
-
-
-def constraint_known(wanted: str) -> bool:
-    """Whether a ``--constraint`` is one that can be followed: names joined by ``&`` and ``|``, with counts of nodes
-    that have all of it (``a*2``), or ``[a|b]``."""
-    one_of = wanted.startswith("[") and wanted.endswith("]")
-    if one_of and not set(wanted).isdisjoint("&*"):
-        return False  # so many nodes of one kind and so many of another
-    return len(wanted) <= 1000 and _CONSTRAINT.fullmatch(_inside(wanted)) is not None
-
-
-def _inside(wanted: str) -> str:
-    """What it asks of each node."""
-    bare = wanted[1:-1] if wanted.startswith("[") and wanted.endswith("]") else wanted
-    return re.sub(r"\*[0-9]{1,5}", "", bare)
-
-
-def _features_fit(wanted: str, features: frozenset[str]) -> bool:
-    """``a|b&c`` as Slurm reads it: OR of ANDs would be ambiguous, so & binds the way Slurm's left-to-right does."""
-    if not wanted:
-        return True
-    result: bool | None = None
-    for operator, name in re.findall(r"(^|[&|])([^&|]+)", _inside(wanted)):
-        here = name in features
-        result = here if result is None else (result or here if operator == "|" else result and here)
-    return bool(result)

@@ -11,8 +11,7 @@ from slurm_hadar.model import Job, Snapshot
 from slurm_hadar.slurm.state import SlurmJob
 
 __all__ = [
-    "Overtime", "done_in_s", "goes_on", "grace_in_s", "left_s", "overtime", "run_in_all_s", "types_within",
-    "until_save_s",
+    "Overtime", "done_in_s", "goes_on", "grace_in_s", "left_s", "overtime", "types_within", "until_save_s",
 ]  # fmt: skip
 
 _LEAST_SHARE = 0.25  # of a limit, for the training and for its save
@@ -74,12 +73,7 @@ def goes_on(comment: JobComment, record: JobRecord) -> bool:
     resumes = record.resumable or comment.ckpt or comment.fork is not None
     if not comment.requeue_on_timeout or not resumes:
         return False
-    return comment.max_time_s is None or run_in_all_s(record) < comment.max_time_s
-
-
-def run_in_all_s(record: JobRecord) -> float:
-    """Seconds that the job has run, over all its runs."""
-    return record.attained_s / max(1, record.workers)
+    return comment.max_time_s is None or record.ran_in_all_s < comment.max_time_s
 
 
 def grace_in_s(limit_s: float, start_s: float | None, most_s: float) -> float:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from slurm_hadar.comment import read, with_asked, with_needs
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.time_limits import run_in_all_s
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, Write
@@ -88,7 +87,7 @@ def _limit(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
     """A shorter time limit where the owner says how long the job may run in all: each run begins Slurm's own anew.
     Never a longer one."""
     whole_s = read(job.comment)[0].max_time_s
-    left_s = None if whole_s is None else max(60.0, whole_s - run_in_all_s(record))
+    left_s = None if whole_s is None else max(60.0, whole_s - record.ran_in_all_s)
     if left_s is None or (job.time_limit_s is not None and job.time_limit_s <= left_s):
         return ()
     return (("TimeLimit", str(math.ceil(left_s / 60))),)

@@ -64,6 +64,32 @@ def test_damage_inside_is_found(tmp_path: Path) -> None:
     assert Journal(path).moved_aside is not None
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DROP TABLE waits",
+        "ALTER TABLE waits DROP COLUMN price; ALTER TABLE waits DROP COLUMN starts",
+        "ALTER TABLE queue ADD COLUMN more TEXT",
+        "DROP TABLE waits; PRAGMA user_version = 6",
+        "DROP TABLE jobs; PRAGMA user_version = 8",
+    ],
+)
+def test_a_journal_without_its_tables_is_moved_aside(tmp_path: Path, damage: str) -> None:
+    """As one that an unfinished version has written: nothing could be written to it in any round."""
+    path = tmp_path / "j.db"
+    journal = Journal(path)
+    journal.save_jobs([JobRecord("1")])
+    journal.connection.executescript(damage)
+    journal.close()
+
+    again = Journal(path)
+    again.replace_waits(1, {"8": {"why": "y"}})
+
+    assert again.moved_aside is not None and again.moved_aside.exists() and not again.load_jobs()
+    again.close()
+    assert Journal(path).moved_aside is None
+
+
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     """An older program does not touch what a newer one wrote."""
     db = sqlite3.connect(tmp_path / "j.db")

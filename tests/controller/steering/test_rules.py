@@ -141,6 +141,67 @@ def test_several_nodes_lie_in_one_of_a_jobs_partitions() -> None:
     assert sizes == {"all": 2, "a,b": 1}
 
 
+RACKS = {"v100-1": ("v100", "rack1"), "v100-2": ("v100", "rack2"), "v100-3": ("v100", "rack1"), "k80-1": ("k80",)}
+IN_RACKS = node_facts([SlurmNode(n, ((f[0], 2),), features=f, partitions=("all",)) for n, f in RACKS.items()])
+
+
+@pytest.mark.parametrize(
+    ("constraint", "count", "comment", "left"),
+    [
+        ("[rack1|rack2]", 2, "hadar:", True),
+        ("rack1|rack2", 2, "hadar:", False),  # each node has one of them, whichever
+        ("[rack1|rack2]", 1, "hadar:", False),
+        ("[v100|rack1]", 2, "hadar:", False),  # all nodes that have either are v100
+        ("[v100|k80]", 2, "hadar:", False),
+        ("[v100|k80]", 2, "hadar:mix=gated", True),
+    ],
+)
+def test_all_nodes_of_a_job_have_the_same_of_several_alternatives(
+    constraint: str, count: int, comment: str, left: bool
+) -> None:
+    """Slurm does not object to a node list that is against ``[a|b]``: who would need one is left to Slurm."""
+    one, note = job(comment, 2, count, features=constraint), read(comment)[0]
+    record = JobRecord("1", workers=2 * count, nodes=count, tasks=count, cpus=count)
+    why = pinned_reason(one, note, record, load(None, ()), IN_RACKS, False)
+    assert (why is not None and "the same one of these on all" in why) == left and (left or why is None)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "count", "comment", "words"),
+    [
+        ("rack1*2", 3, "hadar:", "asks for 3 nodes, 2 of them with --constraint=rack1*2"),
+        ("rack1*1", 2, "hadar:types=v100", "asks for 2 nodes, 1 of them with --constraint=rack1*1"),
+        ("rack1*2", 1, "hadar:", "asks for 1 node, 2 of them with"),
+        ("rack1*2", 2, "hadar:", None),
+        ("rack1*2", 3, "hadar:nodes=2-3", None),
+        ("rack1*2&v100", 2, "hadar:", "--constraint that cannot be followed"),
+        ("rack1*1|v100*1", 2, "hadar:", "--constraint that cannot be followed"),
+    ],
+)
+def test_a_feature_of_some_of_a_jobs_nodes_is_left_to_slurm(
+    constraint: str, count: int, comment: str, words: str | None
+) -> None:
+    """A node list says nothing of which node is for what; where all nodes are to have it, all are chosen so."""
+    one, note = job(comment, 2, count, features=constraint), read(comment)[0]
+    record = JobRecord("1", workers=2 * count, nodes=count, tasks=count, cpus=count)
+    why = pinned_reason(one, note, record, load(None, ()), IN_RACKS, False)
+    assert why is None if words is None else why is not None and words in why
+    if words is None:
+        form = form_of(one, note, record, IN_RACKS, 0.0)
+        assert (form.min_nodes, form.max_nodes, form.nodes) == (2, 2, frozenset(("v100-1", "v100-3")))
+
+
+def test_an_elastic_job_with_alternatives_stays_on_one_node_where_they_differ() -> None:
+    """It may have several where all of them are of one alternative."""
+    note = "hadar:gpus=2-4,nodes=1-2"
+    record = JobRecord("1", workers=2, nodes=1, tasks=1, cpus=1)
+    most = {
+        c: form_of(job(note, 2, features=c), read(note)[0], record, IN_RACKS, 0.0).max_nodes
+        for c in ("[rack1|rack2]", "[v100|k80]")
+    }
+    assert most == {"[rack1|rack2]": 1, "[v100|k80]": 2}
+
+
 def test_a_node_that_has_lost_a_feature_keeps_who_runs_there() -> None:
     """What a job asks of a node is asked when it starts."""
     lost = {"features": "a100"}

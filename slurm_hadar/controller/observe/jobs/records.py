@@ -34,7 +34,7 @@ class JobRecords:
         self.all, self._past = sources.records, sources.past
         self.events: list[Event] = []
         self._config = config
-        self._book, self._usage = sources.book, sources.usage
+        self._book, self._usage, self._recall = sources.book, sources.usage, sources.recall
         self._seal, self._quarantine = sources.seal, sources.quarantine
         self._before_s = self._round_s = 0.0  # when the round before and this one looked
         self._lost: dict[str, float] = {}  # nodes that were out of use lately, and until when that counts
@@ -84,7 +84,7 @@ class JobRecords:
         A slurmctld that crashed may have lost a restart: then both are older than we know. Since 24.11 a job that is
         requeued shows its next count while it still leaves its nodes, and its next submit time only after that.
         """
-        record = self.all.get(job.job_id)
+        record = self.all.get(job.job_id) or self._recalled(job)
         submit = job.submit or now
         same = record is not None and (
             job.restarts > record.restarts
@@ -116,6 +116,18 @@ class JobRecords:
                 copy = read(job.comment)[0].fork is not None
                 self.events.append(Event(job.job_id, "restart", _restarted(record, lost, copy)))
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
+        return record
+
+    def _recalled(self, job: SlurmJob) -> JobRecord | None:
+        """The record of a job that was over and was put back into the queue, which Slurm does as long as it shows the
+        job. It goes on; of the run that is over nothing is left on its nodes."""
+        record = self._recall(job.job_id) if job.restarts else None
+        if record is None or record.ended is None or job.restarts <= record.restarts:
+            return None
+        if (record.user, record.work_dir) != (job.user, job.work_dir):
+            return None  # Slurm has begun to count jobs anew
+        record.ended, record.final, record.ran_on = None, "", ()
+        self.all[job.job_id] = record
         return record
 
     def _note_asked(self, record: JobRecord, job: SlurmJob) -> None:
@@ -194,7 +206,7 @@ class JobRecords:
             if is_ours(job.comment) and not record.placed and not goes_on:
                 self.events.append(Event(job.job_id, "slurm", f"on {fold(job.nodes)} at {clock(record.run_since)}"))
         ran_s = max(0.0, now - record.booked)
-        record.attained_s += ran_s * (gpus_asked(job) or record.workers)
+        record.serve(ran_s, gpus_asked(job) or record.workers)
         keeps = record.company.get("keeps")
         record.held_up_s += ran_s * (0.0 if keeps is None else 1.0 - min(1.0, float(keeps)))
         gpus = _gpus_by_type(job, facts)
