@@ -134,7 +134,8 @@ def test_nodes_and_partitions() -> None:
     ("state", "available"),
     [("idle+powered_down", True), ("idle+cloud+powered_down", True), ("mixed+not_responding+powering_up", True),
      ("idle+power_up", True), ("idle+powering_down", False), ("mixed+power_down", False),
-     ("idle+drain+powered_down", False), ("down+powered_down", False)],
+     ("idle+drain+powered_down", False), ("down+powered_down", False),
+     ("idle+not_responding", False)],
 )  # fmt: skip
 def test_nodes_that_power_saving_has_switched_off_are_free(state: str, available: bool) -> None:
     """Slurm switches them on for the job that it starts there, unlike those that it is switching off."""
