@@ -102,7 +102,7 @@ class Forgotten:
                 yield f"numbers of parts ({', '.join(sorted(changed))}), {every_run}"
             if others := sorted(given.names ^ now.names):
                 yield (
-                    f"{len(others)} names in the state of {type(one).__name__}, new or gone ({others[0]}, ...; it "
+                    f"{len(others)} parameters of {type(one).__name__}, new or gone ({others[0]}, ...; it "
                     "cannot go on unless the model has the same ones when train() is called)"
                 )
             if now.groups > given.groups:
@@ -127,7 +127,7 @@ class Forgotten:
 class _Switches(NamedTuple):
     """What of an object a script may switch and no state holds: which of its parameters are trained, and in which
     precision; which parts of a model are in another mode than the whole, and their numbers (a dropout's rate); how many
-    parameter groups there are; and the names in a model's state."""
+    parameter groups there are; and the names of a model's parameters."""
 
     trained: Mapping[int, bool]
     kinds: Mapping[int, Any]
@@ -145,7 +145,7 @@ class _Switches(NamedTuple):
             {id(p): p.dtype for p in parameters},
             {id(part): part.training != one.training for part in parts},
             len(getattr(one, "param_groups", ())),
-            frozenset(one.state_dict()) if parts else frozenset(),
+            frozenset(name for name, _ in one.named_parameters()) if parts else frozenset(),
             {
                 (id(part), key): value
                 for part in parts

@@ -90,7 +90,7 @@ TOLD = {
     "buffers of Sequential that are not persistent (1.mean)": "    net[1].mean += 1",
     "gradients that SGD has used and that are added to": "    KEPT",
     "numbers of Data": "    data.size += 1.0",
-    "2 names in the state of Sequential, new or gone": "    if run.step == 4: net.add_module('more', nn.Linear(1, 1))",
+    "2 parameters of Sequential, new or gone": "    if run.step == 4: net.add_module('more', nn.Linear(1, 1))",
 }
 LOOP = """
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
