@@ -12,6 +12,7 @@ from slurm_hadar.pages import plots
 from slurm_hadar.simulator.compare import KIND
 from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.replay import deviations
+from slurm_hadar.simulator.undone import comparable, measured, share_undone, undone_by_all
 from slurm_hadar.units import lasting
 
 __all__ = ["SITE_TITLE", "TITLE", "check_document", "compare_page", "pictures", "results_in_short", "write_pictures"]
@@ -23,6 +24,8 @@ _DEFINITIONS = (
     "better than an equal share.",
     "Lower bounds: no schedule can do better, whatever it knows of the future; the best one may well be above them.",
     "GPUs held: the share of all GPU time, while there were jobs, in which a job held the GPU.",
+    "Not done: times, fairness and moves are of the jobs that were done. Only policies that did all jobs which any "
+    "policy did are held against the bounds, and can be the best of a column.",
 )
 
 
@@ -64,7 +67,7 @@ def check_document(content: Any, name: str) -> dict[str, Any]:
 
 def pictures(document: Mapping[str, Any]) -> dict[str, Callable[[bool], bytes]]:
     """What can be drawn, by file name without its ending; call with whether it is for dark."""
-    policies = document["policies"]
+    policies = [{**p, "label": _marked(p, document["policies"])} for p in document["policies"]]
     found: dict[str, Callable[[bool], bytes]] = {
         "overview": lambda dark: plots.overview(policies, document["bounds"], dark)
     }
@@ -79,7 +82,8 @@ def pictures(document: Mapping[str, Any]) -> dict[str, Callable[[bool], bytes]]:
     models = {r["job_id"]: r["model"] for r in next(iter(rows.values()))}
     nodes = cluster_nodes(document["cluster"], by_node=document["model"] == "nodes")
     lanes = plots.lanes_of(held.values(), {(n.name, t): count for n in nodes for t, count in n.gpus.items()})
-    found["jct_cdf"] = lambda dark: plots.jct_cdf(jcts, dark)
+    counted = {label: sum(1 for r in some if r["counted"]) for label, some in rows.items()}
+    found["jct_cdf"] = lambda dark: plots.jct_cdf(jcts, dark, counted)
     found["utilisation"] = lambda dark: plots.utilisation(held, document["gpus"], shares, dark)
     found["gantt"] = lambda dark: plots.gantt(held, models, lanes, dark)
     return found
@@ -129,15 +133,25 @@ def results_in_short(document: Mapping[str, Any]) -> list[str]:
 
 
 def _lead(document: Mapping[str, Any]) -> str:
-    jobs = document["policies"][0]["jobs"]
-    return f"{jobs} jobs of {Path(document['trace']).name or 'a trace'} on {document['cluster']}, simulated."
+    jobs, trace = measured(document["policies"]), Path(document["trace"]).name or "a trace"
+    return f"{jobs} jobs of {trace} on {document['cluster']}, simulated."
 
 
 def _findings(policies: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The first thing to know, in words."""
+    """The first thing to know, in words: of the policies that are judged by the same jobs, and why others are not."""
+    judged, never = comparable(policies), len(undone_by_all(policies))
     lines = []
-    for key, what in (("avg_jct_s", "average job completion time"), ("ttd_s", "time until everything was done")):
-        known = sorted((p for p in policies if p.get(key)), key=lambda p: p[key])
+    if never:
+        lines.append(f"{never} of {measured(policies)} jobs were done under no policy; all figures are of the others.")
+    lines += [
+        f"{p['label']} left {share_undone(p, policies)} jobs undone: its figures are of other jobs than those of the "
+        "other policies, and cannot be held against them."
+        for p in policies
+        if p not in judged and p.get("unfinished")
+    ]
+    everything = "everything else" if never else "everything"
+    for key, what in (("avg_jct_s", "average job completion time"), ("ttd_s", f"time until {everything} was done")):
+        known = sorted((p for p in judged if p.get(key)), key=lambda p: p[key])
         if len(known) < 2:
             continue
         best, rest = known[0], known[1:]
@@ -146,27 +160,36 @@ def _findings(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
+def _marked(policy: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> str:
+    """Its label, with how many jobs it left undone."""
+    share = share_undone(policy, policies)
+    return f"{policy['label']} ({share} not done)" if share else policy["label"]
+
+
 _HEAD = ("policy", "average JCT", "median JCT", "95 % JCT", "TTD", "queueing", "fairness", "GPUs held", "moves per job",
          "decision")  # fmt: skip
 
 
 def _table(policies: Sequence[Mapping[str, Any]]) -> str:
-    best = {key: page.best_of(policies, key) for key in ("avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s", "ftf_max")}
+    judged = comparable(policies)
+    ranked = [p if p in judged else {} for p in policies]
+    best = {key: page.best_of(ranked, key) for key in ("avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s", "ftf_max")}
 
     def shown(index: int, key: str, bound: str = "") -> Any:
         policy = policies[index]
         text = lasting(policy.get(key), (p.get(key) for p in policies))
         main = page.Cell(text) if index in best.get(key, ()) else text
-        low = policy.get(bound) if bound else None
+        low = ranked[index].get(bound) if bound else None
         return (main, f"{policy[key] / low:.2f} x bound") if low and policy.get(key) else main
 
     rows = []
     for i, p in enumerate(policies):
         fair = "-" if p.get("ftf_mean") is None else (f"{p['ftf_mean']:.2f}", f"worst {p['ftf_max']:.2f}")
         moves = p.get("moves_per_job") if p.get("rounds") else None
+        undone = share_undone(p, policies)
         rows.append(
             [
-                p["label"],
+                (p["label"], f"{undone} jobs not done") if undone else p["label"],
                 shown(i, "avg_jct_s", "lower_bound_avg_jct_s"),
                 shown(i, "p50_jct_s"),
                 shown(i, "p95_jct_s"),

@@ -145,8 +145,9 @@ def _bound(axis: Any, look: Look, at: float) -> None:
     )
 
 
-def jct_cdf(jcts_s: Mapping[str, Sequence[float]], dark: bool = False) -> bytes:
-    """For each policy, the share of the jobs that were done within a time."""
+def jct_cdf(jcts_s: Mapping[str, Sequence[float]], dark: bool = False, jobs: Mapping[str, int] | None = None) -> bytes:
+    """For each policy, the share of the jobs that were done within a time; ``jobs``: how many there were, where not all
+    were done."""
     import numpy as np
 
     look = Look.of(dark)
@@ -159,7 +160,7 @@ def jct_cdf(jcts_s: Mapping[str, Sequence[float]], dark: bool = False) -> bytes:
             if not len(values):
                 continue
             times = np.sort(np.asarray(values, float))
-            share = np.arange(1, len(times) + 1) / len(times)
+            share = np.arange(1, len(times) + 1) / ((jobs or {}).get(label) or len(times))
             least = float(every.min()) / unit.seconds if wide else 0.0
             axis.step(
                 [least, *times / unit.seconds],

@@ -19,7 +19,7 @@ from slurm_hadar.slurm.parsing import expand
 from slurm_hadar.slurm.state import SlurmNode
 from slurm_hadar.units import lasting
 
-__all__ = ["BASELINE", "HAPPENED", "Site", "deviations", "past", "site_of_accounting", "site_of_slurm"]
+__all__ = ["BASELINE", "HAPPENED", "Site", "deviations", "of_the_done", "past", "site_of_accounting", "site_of_slurm"]
 
 HAPPENED = "what happened"
 #: The policy that stands for what Slurm did by itself.
@@ -186,6 +186,17 @@ def past(records: Sequence[AccountedJob], trace: Trace, site: Site) -> SimResult
     return SimResult(setting, tuple(rows), rounds=(), intervals=tuple(intervals), decide_s=(), end_s=last)
 
 
+def of_the_done(happened: SimResult, simulated: Sequence[SimResult]) -> SimResult:
+    """What happened, of the jobs alone that some policy did, so that averages are over the same jobs; how many others
+    there are is among the assumptions."""
+    never = frozenset.intersection(*(frozenset(result.unfinished) for result in simulated))
+    if not never:
+        return happened
+    jobs = tuple(replace(job, counted=job.counted and job.job_id not in never) for job in happened.jobs)
+    line = f"{len(never)} jobs that no policy did are left out of what happened, too"
+    return replace(happened, jobs=jobs, assumptions=(*happened.assumptions, line))
+
+
 def deviations(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     """How far a replay can be trusted, in words: what happened against policy slurm, which is to do again what Slurm
     did. ``policies`` are a comparison's; empty where it is no replay."""
@@ -196,6 +207,8 @@ def deviations(policies: Sequence[Mapping[str, Any]]) -> list[str]:
     again = next((p for p in policies if p.get("policy") == BASELINE), None)
     if again is None or not again["avg_jct_s"]:
         return [f"How far this can be trusted is not known without policy {BASELINE}, which does again what Slurm did."]
+    if past.get("jobs") != again.get("jobs"):
+        return [f"How far this can be trusted is not known: policy {BASELINE} left jobs undone that Slurm did."]
     least_s = _NO_WAIT * past["avg_jct_s"]
     found = {"average JCT": _deviation(past["avg_jct_s"], again["avg_jct_s"], least_s)}
     waits = past["avg_queueing_s"], again["avg_queueing_s"]

@@ -185,7 +185,7 @@ class Allocator:
         left = [replace(t, budget_s=max(left_s, _LEAST_S)) for t, left_s in trials]
         if self.form is Form.LEVEL:
             if within_s is None:
-                level = water_level(left, self.pool, self.limits)
+                level = water_level(left, self.pool, self.limits, self.policy is TuningPolicy.STATIC)
             else:
                 level = within(left, self.pool, self.limits, within_s)
             self._part = level.part

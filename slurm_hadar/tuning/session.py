@@ -203,6 +203,7 @@ def run(
             why = "broken off"
             raise
         finally:
+            executor.lay_down()  # what an algorithm has asked for, and not brought to its end
             executor.close()
             profiles.keep(family, profile)
             record.event("ended", why=why)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -43,23 +43,27 @@ def static_widths(budgets_s: Sequence[float], gpus: int, limits: Limits) -> list
     return [min(max(Fraction(int(b / total_s * gpus + 1e-9)), least), Fraction(limits.widest)) for b in budgets_s]
 
 
-def water_level(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits) -> Level:
+def water_level(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, final: bool = False) -> Level:
     """The widths with which the last trial ends as soon as possible.
 
     The lowest level (seconds) is sought at which the least that each trial needs to end by then fits into the pool at
     once; trials that end in time on a part of a GPU may also do so one after the other. So GPUs go to the long trials,
     fast ones first, and what a floor would leave idle is used. What is still free goes to those that would end last.
+    ``final``: nobody gets another width later. Then, where packing slows the trials unlike, the level with nobody on a
+    part of a GPU is sought, too, and taken where it is estimated to end sooner: whether packing pays is judged by the
+    group's mean, and the trial that it slows most would never have a whole GPU.
     Our definition, of Fluid's water-filling with its overheads and GPUs of unlike speed. O(n + GPUs) for each level.
     """
     types = fastest_first(pool)
     if not trials or not types:
         return Level((None,) * len(trials))
     problem = _Problem(trials, types, limits)
-    wide, level_s = problem.lowest(at_once=False)
-    if len(trials) <= problem.slots:  # where all can start at once, that may end sooner than some after others
-        other, other_s = problem.lowest(at_once=True)
-        if problem.end_s(other) < problem.end_s(wide):
-            wide, level_s = other, other_s
+    wide, level_s = problem.best()
+    if final and problem.packed > 1 and len({trial.alpha for trial in trials}) > 1:
+        alone = _Problem(trials, types, replace(limits, packed=1))
+        other, other_s = alone.best()
+        if alone.end_s(other, reused=True) < problem.end_s(wide, reused=True):
+            problem, wide, level_s = alone, other, other_s
     return Level(tuple(problem.grants(wide, level_s)), level_s, problem.widths[0])
 
 
@@ -132,6 +136,15 @@ class _Problem:
         """Parts of GPUs, where a GPU has as many as pay."""
         return sum(self.counts) * round(1 / self.widths[0])
 
+    def best(self) -> tuple[dict[int, tuple[int, int]], float]:
+        """The lowest level, one after the other or all at once, whichever is estimated to end sooner."""
+        wide, level_s = self.lowest(at_once=False)
+        if len(self.small_s) <= self.slots:  # where all can start at once, that may end sooner than some after others
+            other, other_s = self.lowest(at_once=True)
+            if self.end_s(other) < self.end_s(wide):
+                return other, other_s
+        return wide, level_s
+
     def lowest(self, at_once: bool) -> tuple[dict[int, tuple[int, int]], float]:
         """The lowest level, and what :meth:`fit` gives for it."""
         low, high = self.lower_s, self.upper_s
@@ -145,14 +158,16 @@ class _Problem:
                 best, high = found, middle
         return best or {}, high
 
-    def end_s(self, wide: Mapping[int, tuple[int, int]]) -> float:
+    def end_s(self, wide: Mapping[int, tuple[int, int]], reused: bool = False) -> float:
         """When the last trial ends if the others are put on what ``wide`` leaves, longest first, each where it ends
-        first: an estimate, since nobody is resized."""
+        first: an estimate, since nobody is resized. ``reused``: and on what those of ``wide`` have had."""
         left = list(self.counts)
         for k, t in wide.values():
             left[t] -= int(self.widths[k])
         parts = round(1 / self.widths[0])
         free = [(0.0, t) for t, count in enumerate(left) for _ in range(count * parts)]
+        for n, (k, t) in wide.items() if reused else ():
+            free += [(float(self.seconds[n, k, t]), t)] * (int(self.widths[k]) * parts)
         last_s = max((float(self.seconds[n, k, t]) for n, (k, t) in wide.items()), default=0.0)
         for n in (n for n in self.order.tolist() if n not in wide):
             if not free:

@@ -88,6 +88,23 @@ def test_compare_as_json(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(said.out) == json.loads((tmp_path / "o" / "compare.json").read_text())
 
 
+def test_compare_says_what_was_left_undone(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the table, and in a line for each policy, of all jobs that are measured."""
+    trace.write_text(f"{TRACE}wide,0,resnet18,64,9,10\n")
+    arguments = ("--cluster", "v100:1x2", "--policies", "fifo,srtf", "--out", tmp_path / "o", "-j", 1, "--no-bounds")
+    assert hadar("compare", "--trace", trace, *arguments) == 0
+    said = capsys.readouterr()
+
+    lines = said.err.splitlines()
+    assert [line.partition(" undone: job wide: needs 9 GPUs")[0] for line in lines] == [
+        "hadar: fifo left 1 of 4 jobs",
+        "hadar: srtf left 1 of 4 jobs",
+    ]
+    table = said.out.splitlines()
+    assert table[0].split()[1:3] == ["NOT", "DONE"] and table[1].split()[1:4] == ["1", "of", "4"]
+    assert "4 jobs of three.csv" in (tmp_path / "o" / "compare.html").read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -179,6 +196,18 @@ def test_replay_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert {p.name for p in out.iterdir()} >= {"replay.json", "gantt.png", "overview.png"}
     assert hadar("report", out / "replay.json", "--out", tmp_path / "again.html") == 0
     assert (tmp_path / "again.html").read_text() == (out / "replay.html").read_text()
+
+
+def test_replay_says_what_was_left_undone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What happened is then of the jobs that the policies did."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(SACCT))
+    assert hadar("replay", "--sacct", "-", "--cluster", "v100:1x2,k80:2x1", "--policies", "fifo", "--no-bounds") == 0
+    said = capsys.readouterr()
+
+    assert said.err.startswith("hadar: fifo left 1 of 4 jobs undone: job 1: ") and said.err.count("\n") == 1
+    rows = {line.split("  ")[0]: line for line in said.out.splitlines()}
+    assert " -  " in rows["what happened"] and " 1 of 4  " in rows["fifo"]
+    assert "assumed: 1 jobs that no policy did are left out of what happened, too" in said.out
 
 
 def test_replay_of_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

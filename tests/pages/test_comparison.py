@@ -133,6 +133,55 @@ def test_the_page_is_one_file_with_everything(content: dict[str, Any]) -> None:
     assert page.count("data:image/png;base64,") == 2 * len(pictures(evil))
 
 
+def starved(content: dict[str, Any], label: str, jobs: tuple[str, ...]) -> dict[str, Any]:
+    """The same comparison, in which a policy has left these jobs undone."""
+    times = [content["job_fields"].index(name) for name in ("first_start_s", "completion_s", "jct_s", "queueing_s")]
+    policies = json.loads(json.dumps(content["policies"]))
+    for policy in policies:
+        if policy["label"] != label:
+            continue
+        policy["unfinished"] = dict.fromkeys(jobs, "nobody knows why")
+        policy["jobs"] -= len(jobs)
+        policy["avg_jct_s"] = policy["p50_jct_s"] = policy["p95_jct_s"] = policy["ttd_s"] = 1.0
+        for row in policy["job_rows"]:
+            if row[0] in jobs:
+                for at in times:
+                    row[at] = None
+    return {**content, "policies": policies}
+
+
+def test_a_policy_that_left_jobs_undone_is_not_the_best(content: dict[str, Any]) -> None:
+    """Its averages, of fewer jobs, are no better for that: it is marked, and held against nobody; the number of jobs
+    is the trace's, whoever stands first."""
+    three = {**content, "policies": [*content["policies"], {**content["policies"][1], "label": "srtf"}]}
+    page = compare_page(starved(three, "fifo", ("1", "4")))
+    words = read_page(page)
+
+    assert "6 jobs of six.csv" in words and "fifo left 2 of 6 jobs undone: its figures are of other jobs" in words
+    assert "Shortest average job completion time: hadar:frontier=1" in words and "fifo takes" not in words
+    assert "<td>fifo<br><small>2 of 6 jobs not done</small></td>" in page
+    assert '<td class="best">1.00 s' not in page and "Not done under fifo" in words
+    assert f"{1 / content['bounds']['ttd_s']:.2f} x bound" not in words
+
+
+def test_what_nobody_could_do_is_held_against_nobody(content: dict[str, Any]) -> None:
+    """Where all have left the same jobs undone, all figures are of the same jobs."""
+    both = starved(starved(content, "fifo", ("1",)), "hadar:frontier=1", ("1",))
+    words = read_page(compare_page(both))
+
+    assert "1 of 6 jobs were done under no policy; all figures are of the others." in words
+    assert "Shortest time until everything else was done: " in words and "its figures" not in words
+
+
+def test_undone_jobs_are_marked_in_the_pictures(content: dict[str, Any]) -> None:
+    """A curve of completion times ends where the jobs that were done end, not at all of them."""
+    assert plots.jct_cdf({"a": [1.0, 2.0]}) == plots.jct_cdf({"a": [1.0, 2.0]}, jobs={"a": 2})
+    assert plots.jct_cdf({"a": [1.0, 2.0]}) != plots.jct_cdf({"a": [1.0, 2.0]}, jobs={"a": 4})
+    undone = starved(content, "fifo", ("1", "4"))
+    unmarked = {**undone, "policies": [{**p, "unfinished": {}} for p in undone["policies"]]}
+    assert pictures(undone)["overview"](False) != pictures(unmarked)["overview"](False)
+
+
 def size_of(png: bytes) -> tuple[int, int]:
     assert png.startswith(b"\x89PNG")
     return struct.unpack(">II", png[16:24])

@@ -11,7 +11,15 @@ from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Mix
 from slurm_hadar.policies import get
 from slurm_hadar.simulator.nodes import cluster_nodes
-from slurm_hadar.simulator.replay import HAPPENED, deviations, past, site_of_accounting, site_of_slurm, spec_type
+from slurm_hadar.simulator.replay import (
+    HAPPENED,
+    deviations,
+    of_the_done,
+    past,
+    site_of_accounting,
+    site_of_slurm,
+    spec_type,
+)
 from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces import read_text
 from slurm_hadar.slurm.accounting import parse_accounting
@@ -162,6 +170,26 @@ def test_how_far_a_replay_can_be_trusted() -> None:
     assert "next to none happened" in deviations([figures(1000.0, 0.0, HAPPENED), figures(1500.0, 500.0)])[0]
     assert "not known without policy slurm" in deviations([past, figures(1.0, 1.0, "hadar")])[0]
     assert deviations([figures(1.0, 1.0), figures(1.0, 1.0, "hadar")]) == []
+
+
+def test_what_happened_is_of_the_jobs_that_are_simulated() -> None:
+    """A job that no policy can run counts in no average; one that policy slurm alone left undone makes it no
+    baseline."""
+    records, trace = read()
+    site = site_of_accounting(records, trace)
+    happened = past(records, trace, site)
+    small = simulate(trace, get("slurm"), SimOptions("v100:1x2,k80:2x1"))
+    assert list(small.unfinished) == ["1"]
+
+    less = of_the_done(happened, [small, small])
+    assert less.summary()["jobs"] == small.summary()["jobs"] == 3 and less.assumptions[-1].startswith("1 jobs that")
+    assert less.summary()["avg_jct_s"] == pytest.approx((7200 + 1800 + 3600) / 3)
+    whole = simulate(trace, get("fifo"), SimOptions(site.spec))
+    assert of_the_done(happened, [small, whole]) is happened
+    said = [{**happened.summary(), "label": HAPPENED}, {**small.summary(), "label": "slurm"}]
+    assert deviations(said) == [
+        "How far this can be trusted is not known: policy slurm left jobs undone that Slurm did."
+    ]
 
 
 @pytest.mark.thorough

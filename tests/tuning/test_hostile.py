@@ -239,6 +239,25 @@ def test_what_an_algorithm_of_ones_own_raises_is_one_line(tuner: Any, study: Stu
     assert code == 1 and said.strip() == f"hadar: {tuner.folder}/study.py, line 6: ValueError: no luck"
 
 
+@pytest.mark.parametrize("ending", ["pass", "raise KeyError('x')"])
+def test_what_an_algorithm_of_ones_own_leaves_is_not_left_running(ending: str, tuner: Any, study: Study) -> None:
+    """Trials that it has asked for and never submitted, or submitted to a group in which it then raised; the next
+    search takes them up, and leaves them as it found them."""
+    text = PLAIN.format(before="pass") + (
+        "\ndef search(tuner):\n    numbers = [tuner.book.ask() for _ in range(3)]\n    with tuner.group() as group:\n"
+        f"        group.submit(numbers[0])\n        {ending}\n"
+    )
+    words = ("run", study(text), "--algorithm", "study.py:search", "--gpus", "1")
+    code, _, said = tuner(*words)
+    states = [t.state.name for t in tuner.trials()]
+    if ending == "pass":
+        assert code == 0 and states == ["COMPLETE", "WAITING", "WAITING"], said
+    else:
+        assert code == 1 and "KeyError: 'x'" in said and states == ["WAITING"] * 3
+        tuner(*words)
+        assert [t.state.name for t in tuner.trials()] == ["WAITING"] * 6
+
+
 def test_what_a_file_defines(tmp_path: Path) -> None:
     """In whatever encoding, and wherever it runs when the file does."""
     file = tmp_path / "study.py"

@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import ConfigError, HadarError
 from slurm_hadar.tuning.algorithms import brackets_of, promoted
 from slurm_hadar.tuning.allocator import Allocator
+from slurm_hadar.tuning.executor.desk import Message
 from slurm_hadar.tuning.executor.estimate import Estimates
 from slurm_hadar.tuning.executor.executor import Executor
+from slurm_hadar.tuning.executor.hearing import Hearing
 from slurm_hadar.tuning.executor.launch import Ended, imports_of
-from slurm_hadar.tuning.executor.live import Live
+from slurm_hadar.tuning.executor.live import Live, Why
 from slurm_hadar.tuning.executor.meter import Meter
+from slurm_hadar.tuning.executor.runs import Runs
 from slurm_hadar.tuning.executor.site import sites_here
 from slurm_hadar.tuning.pool import GpuType, Limits
 from slurm_hadar.tuning.population import perturbed
@@ -298,3 +301,32 @@ def test_who_ends_with_the_last_straw_has_ended(monkeypatch: pytest.MonkeyPatch)
     finally:
         executor.close()
     assert heard == [0, 1]
+
+
+@pytest.mark.parametrize("state", ["complete", "failed"])
+def test_who_has_told_its_result_does_not_hold_its_gpu_for_ever(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that the objective has left, or its function for the end: the process has a while, then it is killed,
+    which is said once. One that has told nothing has all the time that it needs."""
+    clock, killed, told = [1000.0], list[tuple[int, int]](), list[str]()
+    monkeypatch.setattr("slurm_hadar.tuning.executor.runs.time.monotonic", lambda: clock[0])
+    over, busy = Live(0, process=(0, 0)), Live(1, process=(1, 0))
+    settings: Any = SimpleNamespace(time_limit_s=None)
+    state_: Any = SimpleNamespace(
+        book=None, settings=settings, say=told.append, lives={0: over, 1: busy}, running=lambda: [over, busy]
+    )
+    desk: Any = SimpleNamespace(token="0" * 64, answer=lambda *_: None)
+    launcher: Any = SimpleNamespace(kill=lambda run, _step: killed.append(run))
+    runs, hearing = Runs(state_, desk, launcher), Hearing(state_, desk)
+
+    hearing.message(Message(b"", True, "end", 0, 0, 0, {"state": state, "value": 1.0, "text": "ValueError"}))
+    for second in range(60):
+        clock[0] = 1000.0 + second
+        runs.enforce()
+        assert bool(killed) == (second > 30)
+    assert set(killed) == {(0, 0)} and len(told) == 1 and told[0].startswith("trial 0: its objective ended 30 s ago")
+    assert over.outcome is not None and over.outcome["state"] == state and over.why is None
+
+    busy.why, busy.asked_s = Why.RUNG, clock[0]
+    clock[0] += 100.0
+    runs.enforce()
+    assert set(killed) == {(0, 0)}

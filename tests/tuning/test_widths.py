@@ -51,6 +51,25 @@ def test_long_trials_go_to_fast_types() -> None:
     assert granted[0] is not None and granted[0].gpu_type == "slow"
 
 
+def test_a_group_that_packing_slows_unlike_is_not_packed() -> None:
+    """Most would share a GPU for little, and the longest for much: by the group's mean four share it, and nobody ever
+    has the whole of it. Who is resized later begins as before."""
+    one, limits = (GpuType("g", 1),), Limits(packed=4, widest=1)
+    group = [Trial(str(n), 1.0, alpha=1.1) for n in range(11)] + [Trial("long", 169.0, alpha=2.9)]
+    widths = {p: water_level(group, one, limits, final=p).part for p in (False, True)}
+    assert widths == {False: Fraction(1, 4), True: Fraction(1)}
+    static, alone = (simulate([group], one, p, limits) for p in (TuningPolicy.STATIC, TuningPolicy.ONE_EACH))
+    assert static.makespan_s == pytest.approx(alone.makespan_s) == 180.0
+
+
+def test_a_group_that_gains_by_packing_is_packed() -> None:
+    """GPUs that a wide trial has had are others' after it: without them packing would look worse than it is."""
+    budgets = (1.0, 1.0, 1.0, 1.0, 1.88, 1.0, 8.64, 1.0, 1.96, 1.0)
+    group = [Trial(str(n), budget_s, alpha=1.5 if n else 1.4, beta=1.02) for n, budget_s in enumerate(budgets)]
+    made = {p: simulate([group], (GpuType("g", 3),), TuningPolicy.STATIC, Limits(p, 2)).makespan_s for p in (1, 3)}
+    assert made[3] == pytest.approx(6.6564) and made[1] == 8.64
+
+
 @pytest.mark.parametrize(
     ("iteration_s", "limit"),
     [((1.0,), 1), ((1.0, 1.0, 1.0), 3), ((1.0, 1.9, 2.7), 3), ((1.0, 2.1), 1), ((1.0, 1.5, 2.4), 2)],

@@ -19,13 +19,15 @@ from rich.table import Table
 
 from slurm_hadar.cli.common import cell, console, print_json
 from slurm_hadar.cli.studies.simulate import inputs, simulation_options
+from slurm_hadar.controller.words import plain
 from slurm_hadar.pages.comparison import compare_page, write_pictures
 from slurm_hadar.pages.html import percent
 from slurm_hadar.simulator.compare import Comparison, document, read_contenders
 from slurm_hadar.simulator.compare import compare as run_comparison
+from slurm_hadar.simulator.undone import comparable, share_undone, undone_lines
 from slurm_hadar.units import lasting
 
-__all__ = ["compare", "comparison_table", "progress", "tell_failures", "typed", "write_comparison"]
+__all__ = ["compare", "comparison_table", "progress", "tell_failures", "tell_undone", "typed", "write_comparison"]
 
 _TIMES = ("avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s")
 
@@ -57,7 +59,14 @@ def compare(policies: str, folder: Path, processes: int | None, as_json: bool, b
     else:
         console().print(comparison_table(content["policies"]))
         click.echo(f"written: {folder / 'compare.html'}")
+    tell_undone(content["policies"])
     return tell_failures(comparison)
+
+
+def tell_undone(policies: Sequence[dict[str, Any]]) -> None:
+    """Say on stderr which policies left jobs undone, and how many."""
+    for line in undone_lines(policies):
+        click.echo(plain(f"hadar: {line}"), err=True)
 
 
 def tell_failures(comparison: Comparison) -> int:
@@ -93,22 +102,26 @@ def progress(labels: Sequence[str]) -> Iterator[Callable[[str, int, int], None] 
 
 
 def comparison_table(policies: Sequence[dict[str, Any]]) -> Table:
-    """One line a policy."""
+    """One line a policy; with how many jobs it left undone, where any did."""
     table = Table(box=None, pad_edge=False)
+    undone, judged = [share_undone(p, policies) for p in policies], comparable(policies)
     table.add_column("POLICY")
+    if any(undone):
+        table.add_column("NOT DONE", justify="right")
     for title in ("AVG JCT", "x BOUND", "MEDIAN", "95 %", "TTD", "x BOUND", "FAIRNESS", "WORST", "GPUS HELD",
                   "MOVES/JOB", "DECISION"):  # fmt: skip
         table.add_column(title, justify="right")
-    for p in policies:
+    for p, share in zip(policies, undone, strict=True):
         times = {key: lasting(p[key], (q[key] for q in policies)) for key in _TIMES}
         table.add_row(
             cell(p["label"]),
+            *([share or "-"] if any(undone) else []),
             times["avg_jct_s"],
-            _over(p["avg_jct_s"], p["lower_bound_avg_jct_s"]),
+            _over(p["avg_jct_s"], p["lower_bound_avg_jct_s"] if p in judged else None),
             times["p50_jct_s"],
             times["p95_jct_s"],
             times["ttd_s"],
-            _over(p["ttd_s"], p["lower_bound_ttd_s"]),
+            _over(p["ttd_s"], p["lower_bound_ttd_s"] if p in judged else None),
             _number(p["ftf_mean"]),
             _number(p["ftf_max"]),
             percent(p["gru"]),

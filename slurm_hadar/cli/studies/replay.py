@@ -15,13 +15,28 @@ from typing import Any
 import click
 
 from slurm_hadar.cli.common import console, print_json
-from slurm_hadar.cli.studies.compare import comparison_table, progress, tell_failures, typed, write_comparison
+from slurm_hadar.cli.studies.compare import (
+    comparison_table,
+    progress,
+    tell_failures,
+    tell_undone,
+    typed,
+    write_comparison,
+)
 from slurm_hadar.cli.studies.simulate import SceneOptions, scene, scene_options
 from slurm_hadar.errors import TraceError
 from slurm_hadar.pages.comparison import SITE_TITLE, compare_page
 from slurm_hadar.simulator.compare import compare, document, read_contenders
 from slurm_hadar.simulator.options import granted
-from slurm_hadar.simulator.replay import HAPPENED, Site, deviations, past, site_of_accounting, site_of_slurm
+from slurm_hadar.simulator.replay import (
+    HAPPENED,
+    Site,
+    deviations,
+    of_the_done,
+    past,
+    site_of_accounting,
+    site_of_slurm,
+)
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import Trace, node_types, read_text
 from slurm_hadar.slurm.accounting import AccountedJob, parse_accounting
@@ -78,10 +93,12 @@ def replay(policies: str, folder: Path | None, processes: int | None, as_json: b
         comparison = compare(trace, contenders, options, table, count, told, bounds)
     if comparison.results:
         happened = replace(past(records, trace, site), bounds=comparison.bounds)
+        happened = of_the_done(happened, [*comparison.results.values()])
         comparison.results = {HAPPENED: happened, **comparison.results}
     lengths = [_KNOWN_LENGTHS] if options.predictor is None else []
     content = document(comparison, typed(), time.time(), [*lengths, _OTHER_REASONS, *site.assumptions])
     _give(content, folder, as_json)
+    tell_undone(content["policies"])
     return tell_failures(comparison)
 
 

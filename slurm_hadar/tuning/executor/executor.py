@@ -230,10 +230,12 @@ class Executor:
             if time.monotonic() > until:
                 for live in self.state.running():
                     self._runs.kill(live)
+        self.lay_down()
+
+    def lay_down(self) -> None:
+        """No trial is left as if it ran, nor one that the algorithm has asked for and never submitted."""
         with contextlib.suppress(HadarError):
-            for live in self.state.lives.values():
-                if live.stage is not Stage.ENDED:
-                    self.book.lay_down(live.number)
+            self.book.lay_down()
 
     def close(self) -> None:
         """No process is left."""

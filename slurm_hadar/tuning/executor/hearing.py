@@ -56,7 +56,7 @@ class Hearing:
                 book.attribute(live.number, said["key"], said["value"])
             case "end":
                 if live.outcome is None or said.get("state") == "failed":
-                    live.outcome = said
+                    live.outcome, live.outcome_s = said, time.monotonic()
             case _:
                 raise ValueError(f"unknown question {message.op}")
         return None

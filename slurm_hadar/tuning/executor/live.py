@@ -56,6 +56,8 @@ class Live:
     why: Why | None = None
     asked_s: float = 0.0  # when it was told to end
     outcome: dict[str, Any] | None = None
+    outcome_s: float = 0.0  # when it was told
+    overdue: bool = False  # it was told long ago, and the process was ended
     sender: bytes | None = None
     step: str | None = None  # Slurm's
     crashes: int = 0

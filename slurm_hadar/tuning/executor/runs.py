@@ -23,6 +23,7 @@ __all__ = ["Runs"]
 
 _GRACE_S = 120.0  # a large model takes long to save
 _TIME_GRACE_S = 5.0  # of one whose time is over
+_LINGER_S = 30.0  # of one whose objective has returned: a thread of its own may still write something
 _SOLO_S = 15.0
 _REST = 3.0
 _WEIGH_S = 1.0
@@ -111,7 +112,7 @@ class Runs:
         if live.resize_from_s is None and warm:  # the first start costs as much, but for the save
             live.resize_from_s = time.monotonic()
         live.process, live.at, live.grant = (live.number, live.run), places, run.grant
-        live.started_s, live.why, live.outcome = time.monotonic(), None, None
+        live.started_s, live.why, live.outcome, live.overdue = time.monotonic(), None, None, False
         live.sender, live.step, live.first_steps = None, None, None
         live.saves_asked = live.saves_answered = 0
         self._launcher.start(live.process, site, specs, folder / "log")
@@ -158,7 +159,8 @@ class Runs:
             self._desk.tell_to_stop(live.sender)
 
     def enforce(self) -> None:
-        """Whose time is over is told so; who was told to end, and has not in good time, is killed."""
+        """Whose time is over is told so; who was told to end, or has told its result, and has not ended in good time,
+        is killed."""
         limit_s, now = self._state.settings.time_limit_s, time.monotonic()
         for live in self._state.running():
             if limit_s is not None and live.running_s() > limit_s:
@@ -166,6 +168,18 @@ class Runs:
                 self.ask_to_end(live, Why.TIME)
             if live.why is not None and now - live.asked_s > (_TIME_GRACE_S if live.why is Why.TIME else _GRACE_S):
                 self.kill(live)
+            elif live.why is None and live.outcome is not None and now - live.outcome_s > _LINGER_S:
+                self._end_overdue(live)
+
+    def _end_overdue(self, live: Live) -> None:
+        """What it has told counts, however its process ends; killing it may take more than one try."""
+        if not live.overdue:
+            live.overdue = True
+            self._state.say(
+                f"trial {live.number}: its objective ended {_LINGER_S:g} s ago, and its process goes on (a thread of "
+                "its own, or an atexit function): killed; the trial's result counts"
+            )
+        self.kill(live)
 
     def lose(self, lives: Sequence[Live]) -> None:
         """Their GPUs are not there any more: they wait for others, from their last checkpoints."""

@@ -195,13 +195,18 @@ class Book:
         self._patiently(taken)
         self._steps[trial.number] = set(trial.intermediate_values)
 
-    def lay_down(self, number: int) -> None:
-        """Nobody runs this trial for now: it is not left as if it ran."""
+    def lay_down(self) -> None:
+        """Nobody runs the trials that were asked for or taken up and are not over: they are not left as if they ran."""
         import optuna
 
-        frozen = next((t for t in self.trials() if t.number == number), None)
-        if frozen is not None and not frozen.state.is_finished():
-            self._patiently(lambda: self._set_state(frozen, optuna.trial.TrialState.WAITING))
+        for frozen in self.trials():
+            if frozen.number in self._trials and frozen.state == optuna.trial.TrialState.RUNNING:
+                self._lay_down(frozen)
+
+    def _lay_down(self, frozen: optuna.trial.FrozenTrial) -> None:
+        import optuna
+
+        self._patiently(lambda: self._set_state(frozen, optuna.trial.TrialState.WAITING))
 
     def _set_state(self, trial: optuna.trial.FrozenTrial, state: Any) -> None:
         storage, number = self.study._storage, trial._trial_id  # noqa: SLF001 (Optuna has no other name)
