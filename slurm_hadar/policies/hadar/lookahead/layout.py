@@ -47,6 +47,9 @@ class _Layout:
         self.placements = dict(outlook.arena.kept)
         self.placed = np.zeros(len(outlook.jobs), bool)
         self.gangs = [outlook.arena.gang(j.placement) if j.placement else () for j in outlook.jobs]
+        self._given: dict[int, Gang] = {}
+        kinds = {id(own): own for own in outlook.classes}.values()
+        self._some_are_shut_out = any(slots is not None for own in kinds for slots in own.slots)
 
     def _free(self, pool: int) -> int:
         """GPUs of the pool that nobody was given yet."""
@@ -118,6 +121,32 @@ class _Layout:
                     self._place(row, self.gangs[row])
                     continue
             self._start(row, int(column[row]))
+        for row in rank:
+            if not self.placed[row] and outlook.classes[row].slots[column[row]] is not None:
+                self._make_room(row, column, [other for other in rank if rank[other] > rank[row]])
+
+    def _make_room(self, row: int, column: Ints, behind: list[int]) -> None:
+        """Of a pool in which not all GPUs are open to a job others may have taken those that are: who comes behind it
+        goes elsewhere, or does not run, if that is what it takes."""
+        own = set(self.outlook.classes[row].slots[column[row]] or ())
+        gone: list[tuple[int, Gang]] = []
+        for other in reversed(behind):
+            gang = self._given.get(other, ())
+            if not self.placed[other] or own.isdisjoint(slot for slot, _ in gang):
+                continue
+            self._withdraw(other)
+            gone.append((other, gang))
+            if self._start(row, int(column[row])):
+                for late, _ in reversed(gone):
+                    self._start(late, int(column[late]))
+                return
+        for other, gang in gone:
+            self._place(other, gang)
+
+    def _withdraw(self, row: int) -> None:
+        self.ledger.put_back(self._given.pop(row))
+        self.placed[row] = False
+        del self.placements[self.outlook.jobs[row].job_id]
 
     def _start(self, row: int, column: int) -> bool:
         own, schedule = self.outlook.classes[row], self.queueing.schedule
@@ -145,7 +174,7 @@ class _Layout:
     def _place(self, row: int, gang: Gang) -> None:
         job = self.outlook.jobs[row]
         self.ledger.take(gang)
-        self.placed[row] = True
+        self.placed[row], self._given[row] = True, gang
         self.placements[job.job_id] = self.outlook.arena.placement(gang)
 
     # What to do with GPUs that are left
@@ -207,6 +236,8 @@ class _Layout:
         run_s = outlook.run_s[:, column]
         own_s = outlook.run_s[rows, queues.column[rows]]
         meantime_s = np.maximum(queues.turn_s[rows], outlook.arena.snapshot.round_s)
+        if self._some_are_shut_out:
+            meantime_s = np.maximum(meantime_s, self._own_turns_s(rows))
         done_s = np.minimum(meantime_s * own_s / run_s[rows], own_s)
         here = run_s[rows] <= own_s
         stuck = np.array([outlook.jobs[r].unmovable is not None for r in rows], bool)
@@ -214,6 +245,27 @@ class _Layout:
         here |= stuck & (~apart | (run_s[rows] <= own_s + meantime_s))
         gains: Bools = here | (~(stuck & apart) & (done_s > _WORTH_A_RESTART * outlook.restart_s[rows]))
         return gains
+
+    def _own_turns_s(self, rows: Ints) -> list[float]:
+        """When those to which not all of their pool's GPUs are open can start there, by who has these; 0 of others.
+        In the queues what of a pool is free counts as any job's."""
+        outlook, found = self.outlook, dict[tuple[int, int], float]()
+        keys = [(id(outlook.classes[r]), int(self.queues.column[r])) for r in rows]
+        for row, key in zip(rows.tolist(), keys, strict=True):
+            if key not in found:
+                slots = outlook.classes[row].slots[key[1]]
+                found[key] = 0.0 if slots is None else self._free_in_s(slots, int(outlook.workers[row, key[1]]))
+        return [found[key] for key in keys]
+
+    def _free_in_s(self, slots: tuple[int, ...], count: int) -> float:
+        """When so many GPUs of these slots are free at once; 0 if never."""
+        outlook, own = self.outlook, set(slots)
+        ends_s = [0.0] * sum(self.ledger.free[slot] for slot in slots)
+        ends_s += [until for slot in slots for until in outlook.until_s[slot]]
+        for other, gang in self._given.items():
+            held = sum(gpus for slot, gpus in gang if slot in own)
+            ends_s += [float(outlook.run_s[other].min())] * held
+        return sorted(ends_s)[count - 1] if len(ends_s) >= count else 0.0
 
     def mix(self) -> None:
         """Gangs over several GPU types, on what is left, for jobs that accept them."""

@@ -196,9 +196,9 @@ def _joined(arena: Arena, groups: Mapping[_Group, list[int]]) -> Iterator[tuple[
             together.update({key: first for key, its in together.items() if its in firsts})
 
     if any(count > 1 for count in by_type.values()):
-        open_to = {(job.partition, job.form.nodes): job for job in arena.movers if _may_spread(job.form)}
-        for job in open_to.values():
-            join({of[slot] for node in arena.reach(job).nodes for slot in node})
+        reaches = [arena.reach(job) for job in arena.movers if _may_spread(job.form)]
+        for reach in {id(reach): reach for reach in reaches}.values():
+            join({of[slot] for node in reach.nodes for slot in node})
         for job in arena.movers:
             join({of[slot] for slot, _ in arena.gang(job.placement)} if job.placement else ())
     pools: dict[_Group, list[_Group]] = {}
