@@ -419,7 +419,7 @@ class Run:
                     f"saved (weights, buffers or random numbers), and {self._gang.world} go on, all with those of the "
                     f"first. If that is not meant: {advice}"
                 )
-        restore(self._parts, saved, found.path, advice, self.also)
+        restore(self._parts, saved, found.path, advice, self.also, self._gang.leads)
         self.step = saved["step"]
         refill(self.state, saved["user"])
         others = len(ranks) != self._gang.world

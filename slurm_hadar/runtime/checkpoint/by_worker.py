@@ -2,15 +2,15 @@
 
 A stage of a pipeline, weights that are averaged now and then, a worker's noise: rank 0's would be in the place of all
 others' after a resume. So the workers compare at each save, and who has something else writes that beside (our
-definition). What ``DistributedDataParallel`` keeps alike is not compared: there rank 0's counts
-(:func:`slurm_hadar.runtime.checkpoint.parts.replicas`).
+definition). Rank 0's count, and are not compared, where ``DistributedDataParallel`` sends buffers round, or keeps
+weights alike but for the rounding of another GPU (:mod:`slurm_hadar.runtime.checkpoint.parts`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,37 +24,54 @@ _MULTIPLIER = 0x1E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """What tells a worker's state from another's: its form with all that is no tensor, and its tensors by name."""
+    """What tells a worker's state from another's: its form with all that is no tensor, its tensors by name, and on what
+    GPU it was computed."""
 
     form: bytes
     tensors: Mapping[str, Any]
+    gpu: str = ""
 
 
-def likeness(form: Any, tensors: Mapping[str, Any], alike: Iterable[str]) -> Likeness:
-    """Of a state as :func:`slurm_hadar.runtime.checkpoint.sharded.split` gives it. Of tensors whose names begin with
-    one of ``alike`` the values are not looked at."""
-    prefixes, found, asked = tuple(alike), dict[str, Any](), dict[str, Any]()
+def likeness(form: Any, tensors: Mapping[str, Any], sent_round: Container[str]) -> Likeness:
+    """Of a state as :func:`slurm_hadar.runtime.checkpoint.sharded.split` gives it. The values of tensors that are
+    ``sent_round`` are not looked at."""
+    found, asked = dict[str, Any](), dict[str, Any]()
     for name, tensor in tensors.items():
         if sharded.is_sharded(tensor):
             found[name] = tuple(tensor.device_mesh.mesh.reshape(-1).tolist())
             continue
         found[name] = tuple(tensor.shape), str(tensor.dtype)
-        if not name.startswith(prefixes):
+        if name not in sent_round:
             asked[name] = tensor
     for name, sum_ in _sums(asked).items():
         found[name] = *found[name], sum_
-    return Likeness(_digest(form), found)
+    return Likeness(_digest(form), found, _gpu())
 
 
-def own_names(mine: Likeness, leaders: Likeness, rank: int) -> dict[str, str]:
+def own_names(mine: Likeness, leaders: Likeness, rank: int, kept_alike: Container[str]) -> dict[str, str]:
     """The tensors that are not as rank 0's are, and the names under which they are written; those that are sharded over
-    other workers than rank 0's are these workers' together."""
+    other workers than rank 0's are these workers' together. On another GPU than rank 0's those that are ``kept_alike``,
+    or belong to what is, count as its own only where they are of another kind."""
     found = {}
     for name, one in mine.tensors.items():
-        if leaders.tensors.get(name) != one:
+        its = leaders.tensors.get(name)
+        if mine.gpu != leaders.gpu and its is not None and _is_of(name, kept_alike) and its[:2] == one[:2]:
+            continue
+        if its != one:
             whose = f"workers {min(one)}" if all(type(part) is int for part in one) else f"worker {rank}"
             found[name] = f"{whose}: {name}"
     return found
+
+
+def _is_of(name: str, kept_alike: Container[str]) -> bool:
+    """An optimizer's tensors are named by the parameter, and what they are of it."""
+    return name in kept_alike or name.rpartition(".")[0] in kept_alike
+
+
+def _gpu() -> str:
+    import torch
+
+    return str(torch.cuda.get_device_name()) if torch.cuda.is_initialized() else ""
 
 
 def renamed(form: Any, names: Mapping[str, str]) -> Any:

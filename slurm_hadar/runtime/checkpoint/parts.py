@@ -16,10 +16,11 @@ from slurm_hadar.runtime.checkpoint import sharded
 __all__ = [
     "also_of",
     "classes_of",
+    "kept_alike",
     "named",
     "refill",
-    "replicas",
     "restore",
+    "sent_round",
     "state_of",
     "targets_of",
     "warn_of_what_cannot_be_loaded",
@@ -150,27 +151,51 @@ def _refuse_zero(part: Any) -> None:
         )
 
 
-def replicas(parts: Mapping[str, dict[str, Any]]) -> tuple[str, ...]:
-    """How the names of tensors begin that all workers have alike: those of models that ``DistributedDataParallel``
-    keeps so, and of their optimizers."""
-    alike = {name for name, model in parts.get("model", {}).items() if _is_replica(model)}
-    held = {id(p) for name in alike for p in parts["model"][name].parameters()}
-    found = [("model", name) for name in alike]
+def sent_round(parts: Mapping[str, dict[str, Any]], world: int) -> frozenset[str]:
+    """Names of the buffers that ``DistributedDataParallel`` sends round in each forward pass: the first worker's count,
+    whatever the others have."""
+    found = set()
+    for name, model in parts.get("model", {}).items():
+        wrapper = _wrapper(model, world)
+        next_time = wrapper is not None and vars(wrapper).get("require_forward_param_sync", True)  # not in no_sync()
+        if next_time and wrapper.broadcast_buffers:
+            found |= {_path("model", name, key) for key, _ in model.named_buffers() if not _is_ignored(wrapper, key)}
+    return frozenset(found)
+
+
+def kept_alike(parts: Mapping[str, dict[str, Any]], world: int) -> frozenset[str]:
+    """Names of the models, and how those of their optimizers' tensors begin, that ``DistributedDataParallel`` keeps
+    alike but for rounding, which is another one on other GPUs."""
+    found, held = set(), set()
+    for name, model in parts.get("model", {}).items():
+        wrapper = _wrapper(model, world)
+        for key, parameter in model.named_parameters() if wrapper is not None else ():
+            if not _is_ignored(wrapper, key):
+                found.add(_path("model", name, key))
+                held.add(id(parameter))
     for name, one in parts.get("optimizer", {}).items():
-        groups = getattr(one, "param_groups", ())
-        if held and groups and all(id(p) in held for group in groups for p in group["params"]):
-            found.append(("optimizer", name))
-    return tuple(".".join(filter(None, path)) + "." for path in found)
+        numbered = enumerate(p for group in getattr(one, "param_groups", ()) for p in group["params"])
+        found |= {_path("optimizer", name, "state", str(n)) for n, p in numbered if id(p) in held}
+    return frozenset(found)
 
 
-def _is_replica(model: Any) -> bool:
-    """With a hook of its own in the place of the mean of gradients the weights may differ, and buffers without that
-    they are sent round."""
+def _path(*parts: str) -> str:
+    """As tensors are named by :func:`slurm_hadar.runtime.checkpoint.sharded.split`."""
+    return ".".join(filter(None, parts))
+
+
+def _wrapper(model: Any, world: int) -> Any:
+    """What keeps the model alike on all of so many workers, if anything does: with a hook of its own in the place of
+    the mean of gradients, or among some of the workers, it does not."""
     known = _WRAPPERS.get(model)
     wrapper = known() if known is not None else None
-    if wrapper is None or vars(wrapper).get("_comm_hooks"):
-        return False
-    return bool(wrapper.broadcast_buffers) or next(model.buffers(), None) is None
+    if wrapper is None or vars(wrapper).get("_comm_hooks") or wrapper.process_group.size() != world:
+        return None
+    return wrapper
+
+
+def _is_ignored(wrapper: Any, name: str) -> bool:
+    return name in vars(wrapper).get("parameters_to_ignore", ())
 
 
 def state_of(part: dict[str, Any]) -> dict[str, Any]:
@@ -189,9 +214,15 @@ def classes_of(parts: Mapping[str, dict[str, Any]]) -> dict[str, str]:
 
 
 def restore(
-    parts: Mapping[str, dict[str, Any]], saved: Mapping[str, Any], path: Path, advice: str, plain: dict[str, Any]
+    parts: Mapping[str, dict[str, Any]],
+    saved: Mapping[str, Any],
+    path: Path,
+    advice: str,
+    plain: dict[str, Any],
+    leads: bool = True,
 ) -> None:
-    """Give the parts, by kind and name, their states of ``saved``, and ``plain`` its content.
+    """Give the parts, by kind and name, their states of ``saved``, and ``plain`` its content, which is the leader's;
+    others may have given less.
 
     Raises CheckpointError with ``advice`` if what was saved at ``path`` is of another training.
     """
@@ -200,7 +231,7 @@ def restore(
         for kind, part in parts.items():
             _restore_states(part, saved.get(kind, {}), as_then)
         if "plain" in saved:  # what an older version has saved does not hold it
-            _give_back(plain, saved["plain"])
+            _give_back(plain, saved["plain"], leads)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         # PyTorch's first line only names the model; what does not fit is in the others
         reason = " ".join(str(error).split())[:_LONGEST_REASON] or type(error).__name__
@@ -241,9 +272,11 @@ def _keep_precision(optimizer: Any, saved: Mapping[str, Any]) -> None:
                 now[key] = value.to(now[key].device)
 
 
-def _give_back(plain: dict[str, Any], saved: dict[str, Any]) -> None:
+def _give_back(plain: dict[str, Any], saved: dict[str, Any], leads: bool) -> None:
     """Raises ValueError if they are not those that were saved."""
-    if plain.keys() != saved.keys():
+    if not leads:
+        saved = {**plain, **saved}
+    if plain.keys() != saved.keys() and leads:
         raise ValueError(f"also= had {sorted(saved)}, and now has {sorted(plain)}")
     refill(plain, saved)
 

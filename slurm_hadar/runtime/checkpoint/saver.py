@@ -22,7 +22,7 @@ from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
 from slurm_hadar.runtime.checkpoint.by_worker import likeness, own_names, renamed
-from slurm_hadar.runtime.checkpoint.parts import replicas, state_of, targets_of
+from slurm_hadar.runtime.checkpoint.parts import kept_alike, sent_round, state_of, targets_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.progress.link import Link
@@ -166,13 +166,15 @@ class Saver:
             form |= {kind: state_of(part) for kind, part in parts.items() if kind not in form}
             if self._gang.leads:
                 state = files.pickled({**form, **plain})
-            mine = likeness(form, tensors, replicas(parts)) if self._gang.world > 1 else None
+            world = self._gang.world
+            mine = likeness(form, tensors, sent_round(parts, world)) if world > 1 else None
         except Exception as problem:  # a user's object that cannot be pickled, say: no reason to end the training
             error = f"checkpoint of step {step} was not written: {reason_of(problem)}"
         leaders = self._gang.broadcast(mine)
         local, own = None, None
         try:
-            names = own_names(mine, leaders, self._gang.rank) if mine and leaders else {}
+            alike = kept_alike(parts, self._gang.world)
+            names = own_names(mine, leaders, self._gang.rank, alike) if mine and leaders else {}
             if mine and leaders and (names or mine.form != leaders.form):
                 own = renamed(form, names)
             local = sharded.LocalPlan(tensors, self._gang.leads, names)
