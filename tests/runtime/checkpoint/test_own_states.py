@@ -35,6 +35,7 @@ wrap, own, model = nn.parallel.DistributedDataParallel, {}, net
 if what == "copies of a stage":
     torch.manual_seed(rank // 2 + 100 * restart); net = nn.Linear(3, 3)
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]; own = {"process_group": groups[rank // 2]}
+if "apart" in what: net = nn.Linear(3, 3)  # DDP sends buffers round in its first pass, no_sync() or not
 if what == "a table beside":
     net.table = nn.Embedding(4, 3); nn.init.constant_(net.table.weight, 0.1 * rank + restart)
     net.forward = lambda x: net[2](net[1](net[0](x + net.table(torch.zeros(4, dtype=torch.long)))))
