@@ -57,15 +57,25 @@ def generators_of(source: Any) -> list[Any]:
 
 
 def generators_in(models: Mapping[str, Any]) -> list[Any]:
-    """Those that models, or parts of them, have as attributes, as for noise."""
-    found: dict[int, Any] = {}
-    for name, model in models.items():
-        for part, module in model.named_modules() if hasattr(model, "named_modules") else ():
-            for attribute, one in vars(module).items():
-                drawn = None if isinstance(one, _PLAIN) else followed(f"model {name}.{part}.{attribute}", one)
-                if drawn is not None:
-                    found.setdefault(id(drawn.of), drawn)
+    """Those that models, or parts of them, hold, as for noise."""
+    inside = {
+        "model " + ".".join(filter(None, (name, part, attribute))): one
+        for name, model in models.items()
+        for part, module in (model.named_modules() if hasattr(model, "named_modules") else ())
+        for attribute, one in vars(module).items()
+        if not attribute.startswith("_") and not isinstance(one, _PLAIN)
+    }
+    found = {id(drawn.of): drawn for _, _, drawn in _held(_Inside(inside)) if drawn is not None}
     return list(found.values())
+
+
+class _Inside:
+    """A root of what is gone through, however much there is."""
+
+    __module__ = "models"  # what is ours is not gone through
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        vars(self).update(named)
 
 
 def counts_of_data(source: Any) -> dict[str, Any]:
@@ -280,14 +290,15 @@ class _Weights:
 
     def __init__(self, path: str, sampler: Any) -> None:
         self.path, self.of = f"{path}*", sampler
-        self._first = sampler.weights, sampler.weights._version  # noqa: SLF001 - PyTorch's own count of changes
+        self._first = sampler.weights.clone()
 
     def get_state(self) -> Any:
-        weights, (first, changes) = self.of.weights, self._first
-        return None if weights is first and weights._version == changes else weights.clone()  # noqa: SLF001
+        return None if self.of.weights.equal(self._first) else self.of.weights.clone()
 
     def set_state(self, state: Any) -> None:
-        if state is not None:
+        if state is not None and state.shape == self.of.weights.shape:
+            self.of.weights.copy_(state)  # the script may write to them under another name
+        elif state is not None:
             self.of.weights = state.clone()
 
     def manual_seed(self, seed: int) -> None:

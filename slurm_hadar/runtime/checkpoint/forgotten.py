@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from slurm_hadar.joblog import say
-from slurm_hadar.runtime.batches.generators import followed
+from slurm_hadar.runtime.batches.generators import followed, generators_in
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 
@@ -47,6 +47,7 @@ class Forgotten:
         self._beside, self._drawn = beside, dict[str, bytes]()
         self._given = [_Switches.of(one) for one in self._saved]
         self._buffers: list[Mapping[str, int]] = []
+        self._dice = {id(one.of) for one in self._dice_now()}
         self._told: set[str] = set()
         self._next_check = 0.0
 
@@ -108,7 +109,13 @@ class Forgotten:
             if now.groups > given.groups:
                 yield f"parameter groups, added to {type(one).__name__} (it cannot go on unless train() has them all)"
 
+    def _dice_now(self) -> list[Any]:
+        return generators_in({type(one).__name__: one for one in self._saved if hasattr(one, "named_modules")})
+
     def _changed(self) -> Iterable[str]:
+        for one in self._dice_now():
+            if id(one.of) not in self._dice:
+                yield f"random number generator {one.path.strip('.')}, made in the loop"
         for one, before in zip(self._saved, self._buffers, strict=False):
             now = _changes_of_buffers(one)
             if names := [name for name in before if now.get(name, before[name]) != before[name]]:

@@ -244,8 +244,8 @@ def _restore_states(part: dict[str, Any], saved: dict[str, Any], as_then: bool) 
     for name, item in part.items():
         state = sharded.walk(saved[name], _Living(item).distribute)
         item.load_state_dict(state)
-        if as_then and isinstance(item, _optimizer_class()):
-            _keep_precision(item, state)
+        if isinstance(item, _optimizer_class()):
+            _keep_kinds(item, state, as_then)
 
 
 def _precisions(states: Mapping[str, Any]) -> dict[str, str]:
@@ -259,17 +259,25 @@ def _optimizer_class() -> type:
     return Optimizer
 
 
-def _keep_precision(optimizer: Any, saved: Mapping[str, Any]) -> None:
-    """PyTorch rounds an optimizer's state to its parameters' precision, which that of weights in bfloat16 may well
-    exceed, as a copy of them in float32 does."""
+def _keep_kinds(optimizer: Any, saved: Mapping[str, Any], as_then: bool) -> None:
+    """PyTorch makes all of an optimizer's state numbers of its parameters' kind: counts become floats, and copies of
+    weights in float32 those of bfloat16. ``as_then``: the model is of the precision that it had."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     numbers = (number for group in saved["param_groups"] for number in group["params"])
     for parameter, number in zip(parameters, numbers, strict=False):
-        now = optimizer.state.get(parameter, {})
-        for key, value in saved["state"].get(number, {}).items():
-            dtype = getattr(value, "dtype", None)
-            if dtype is not None and dtype.is_floating_point and getattr(now.get(key), "dtype", dtype) != dtype:
-                now[key] = value.to(now[key].device)
+        if (now := optimizer.state.get(parameter)) and number in saved["state"]:
+            optimizer.state[parameter] = _of_kind(now, saved["state"][number], as_then)
+
+
+def _of_kind(now: Any, saved: Any, as_then: bool) -> Any:
+    if isinstance(now, dict) and isinstance(saved, dict):
+        now.update({key: _of_kind(now[key], value, as_then) for key, value in saved.items() if key in now})
+        return now
+    if isinstance(now, (list, tuple)) and isinstance(saved, (list, tuple)) and len(now) == len(saved):
+        return type(now)(_of_kind(a, b, as_then) for a, b in zip(now, saved, strict=True))
+    if not hasattr(saved, "dtype") or getattr(now, "dtype", saved.dtype) == saved.dtype:
+        return now
+    return saved.to(now.device) if as_then or not saved.dtype.is_floating_point else now
 
 
 def _give_back(plain: dict[str, Any], saved: dict[str, Any], leads: bool) -> None:
@@ -282,18 +290,21 @@ def _give_back(plain: dict[str, Any], saved: dict[str, Any], leads: bool) -> Non
 
 
 def refill(plain: dict[str, Any], saved: dict[str, Any]) -> None:
-    """Give a dict its content back, into the very lists and dicts that it has."""
+    """Give a dict its content back, into the very lists and dicts that it has, at whatever depth."""
     for name in plain.keys() - saved.keys():
         del plain[name]
     for name, value in saved.items():
-        here = plain.get(name)
-        if isinstance(here, dict) and isinstance(value, dict):
-            here.clear()
-            here.update(value)
-        elif isinstance(here, list) and isinstance(value, list):
-            here[:] = value
-        else:
-            plain[name] = value
+        plain[name] = _refilled(plain.get(name), value)
+
+
+def _refilled(here: Any, value: Any) -> Any:
+    if isinstance(here, dict) and isinstance(value, dict):
+        refill(here, value)
+        return here
+    if isinstance(here, list) and isinstance(value, list):
+        here[:] = [_refilled(here[n] if n < len(here) else None, one) for n, one in enumerate(value)]
+        return here
+    return value
 
 
 def targets_of(parts: dict[str, dict[str, Any]]) -> sharded.TargetOf:

@@ -80,6 +80,42 @@ class Noisy(nn.Module):
 net = Noisy(); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)): step(torch.ones(2, 3), net); told()
 """,
+    "an optimizer with counts, and with states in lists": """
+class Odd(torch.optim.Optimizer):
+    def __init__(self, parameters): super().__init__(parameters, {})
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            own = self.state[p]
+            odd = torch.zeros_like(p, dtype=torch.bool)
+            if not own: own.update(n=torch.tensor(300), odd=odd, sums=[p.detach().float()])
+            own["n"] += 1; own["odd"] ^= True; own["sums"][0] -= 0.001 * p.grad.float() * own["odd"]
+            p.data.copy_(own["sums"][0])
+net.to(torch.bfloat16); optimizer = Odd(net.parameters())
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)):
+    step(torch.full((2, 3), 0.1 * i).bfloat16()); told()
+assert {int(s["n"]) for s in optimizer.state.values()} == {314}
+""",
+    "lists within dicts within what is given": """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1); seen = {"loss": {"train": []}}; mine = seen["loss"]["train"]
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14, also={"seen": seen})):
+    step(torch.ones(2, 3)); mine.append(i); told()
+assert run.also["seen"]["loss"]["train"] == list(range(14)), run.also
+""",
+    "weights of a sampler that the loop changes in its own array": """
+import numpy
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1); weights = numpy.ones(40)
+sampler = WeightedRandomSampler(weights, 40)
+for x in (run := slurm_hadar.train(net, optimizer, total_steps=24, loader=DataLoader(data, 4, sampler=sampler))):
+    step(x); weights[run.step] *= 5; told()
+""",
+    "generators that a model has in a list": """
+class Listed(nn.Module):
+    def __init__(self):
+        super().__init__(); self.inner = nn.Linear(3, 1); self.dice = [{"a": torch.Generator().manual_seed(4)}]
+    def forward(self, x): return self.inner(x + torch.randn(x.shape, generator=self.dice[0]["a"]))
+net = Listed(); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)): step(torch.ones(2, 3), net); told()
+""",
     "a whole number that is a float": """
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for i in (run := slurm_hadar.train(net, optimizer, total_steps=1.4e1)): step(torch.ones(2, 3)); told()
@@ -90,6 +126,7 @@ TOLD = {
     "buffers of Sequential that are not persistent (1.mean)": "    net[1].mean += 1",
     "gradients that SGD has used and that are added to": "    KEPT",
     "numbers of Data": "    data.size += 1.0",
+    "random number generator model Sequential.1.dice, made in the loop": "    net[1].dice = torch.Generator()",
     "2 parameters of Sequential, new or gone": "    if run.step == 4: net.add_module('more', nn.Linear(1, 1))",
 }
 LOOP = """
