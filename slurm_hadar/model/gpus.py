@@ -160,9 +160,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A Slurm partition: its nodes, its longest time limit in seconds (None = unlimited) and whether it starts jobs."""
+    """A Slurm partition: its nodes, its longest time limit in seconds (None = unlimited) and whether it starts jobs.
+    ``tier``: its ``PriorityTier``; ``preemptible``: its jobs may be put back into the queue, or ended, by Slurm for
+    those of a higher tier, where it goes by that."""
 
     name: str
     nodes: tuple[str, ...] = ()
     max_time_s: float | None = None
     up: bool = True
+    tier: int = 1
+    preemptible: bool = False

@@ -107,12 +107,14 @@ class CliBackend(Backend):
         nodes, partitions = self._nodes(self._read)
         jobs = self._with_gpu_numbers(_with_details(self.each_job(), self._details()))
         bounds, memory = self._bounds(), self._memory_counts()
-        return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)
+        read_s = time.monotonic() - began
+        return ClusterState(now, jobs, nodes, partitions, read_s, bounds, memory, self._stops_by_tier())
 
     def _nodes(self, read: Callable[[list[str]], str]) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
         mark = _mark()
-        option = parsing.format_option(parsing.NODE_FIELDS, mark)
-        return parsing.parse_nodes(read(["sinfo", "--local", "-h", "-N", "-O", option]), mark)
+        fields = (*parsing.NODE_FIELDS, *parsing.TIER_FIELDS)
+        option = parsing.format_option(fields, mark)
+        return parsing.parse_nodes(read(["sinfo", "--local", "-h", "-N", "-O", option]), mark, fields)
 
     def _with_gpu_numbers(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
         """One call for all that hold a part of a GPU; none where nobody does."""
@@ -140,6 +142,9 @@ class CliBackend(Backend):
 
     def _memory_counts(self) -> bool:
         return "MEMORY" in self._setting("SelectTypeParameters").upper()
+
+    def _stops_by_tier(self) -> bool:
+        return self._setting("PreemptType") == "preempt/partition_prio"
 
     def topology(self) -> str:
         stdout, stderr, code = self._run(["scontrol", "show", "topology"])

@@ -32,8 +32,8 @@ from slurm_hadar.slurm.tres import (
 )
 
 __all__ = [
-    "DEADLINE", "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "each_job", "expand", "fold",
-    "format_option", "job_state", "newer_fields", "node_is_bad", "parse_details", "parse_jobs", "parse_nodes",
+    "DEADLINE", "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "TIER_FIELDS", "each_job", "expand",
+    "fold", "format_option", "job_state", "newer_fields", "node_is_bad", "parse_details", "parse_jobs", "parse_nodes",
     "parse_ping", "parse_time_limit",
 ]  # fmt: skip
 
@@ -50,6 +50,7 @@ DEADLINE = "Deadline"  # asked for beside these; a text without it can be read, 
 _TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
                "Available", "Time", "Features", "Reason")  # fmt: skip
+TIER_FIELDS = ("PriorityTier", "PreemptMode")  # as DEADLINE, of partitions
 
 _STATES = {
     "PENDING": JobState.PENDING, "REQUEUED": JobState.PENDING, "REQUEUE_FED": JobState.PENDING,
@@ -69,6 +70,7 @@ _RANGE = re.compile(r"([0-9]+)-([0-9]+)")
 _LONG_LIST = 1000
 _MOST_KNOWN = 4096
 _MOST_NODES = 100_000  # more than any cluster; a range with a wrong digit must not fill the memory
+_FREES_GPUS = ("REQUEUE", "CANCEL")  # a suspended job keeps its GPUs
 _NO_VALUE = 0xFFFFFFFE  # Slurm shows its marks for "not set" and "infinite" as plain numbers
 
 
@@ -264,23 +266,33 @@ def node_is_bad(state: str) -> bool:
     return silent or bool(_BAD_NODE.search(bare)) or "*" in state
 
 
-def parse_nodes(text: str, mark: str) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
-    """Read the output of ``sinfo -h -N -O`` :func:`format_option` (NODE_FIELDS): one record per node and partition."""
+def parse_nodes(
+    text: str, mark: str, fields: Sequence[str] = NODE_FIELDS
+) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
+    """Read the output of ``sinfo -h -N -O`` :func:`format_option` (``fields``): one record per node and partition."""
     nodes: dict[str, SlurmNode] = {}
     members: dict[str, list[str]] = {}
     partitions: dict[str, Partition] = {}
-    for r in _records((text,), NODE_FIELDS, mark, "sinfo"):
+    for r in _records((text,), fields, mark, "sinfo"):
         name, partition = r["NodeList"], r["Partition"].rstrip("*")
         members.setdefault(partition, []).append(name)
-        limit = parse_time_limit(r["Time"])
-        partitions[partition] = Partition(partition, (), limit, r["Available"] == "up")
+        partitions[partition] = _partition(partition, r)
         if name not in nodes:
             nodes[name] = _node(r)
     belongs = {n: tuple(sorted(p for p, names in members.items() if n in names)) for n in nodes}
-    whole = tuple(
-        Partition(p.name, tuple(sorted(members[p.name])), p.max_time_s, p.up) for _, p in sorted(partitions.items())
-    )
+    whole = tuple(replace(p, nodes=tuple(sorted(members[p.name]))) for _, p in sorted(partitions.items()))
     return tuple(_with_partitions(nodes[n], belongs[n]) for n in sorted(nodes)), whole
+
+
+def _partition(name: str, r: dict[str, str]) -> Partition:
+    tier, mode = r.get("PriorityTier", ""), r.get("PreemptMode", "")  # the cluster's, where it has none of its own
+    return Partition(
+        name,
+        max_time_s=parse_time_limit(r["Time"]),
+        up=r["Available"] == "up",
+        tier=int(tier) if _DIGITS.fullmatch(tier) else 1,
+        preemptible=any(word in mode for word in _FREES_GPUS),
+    )
 
 
 def _with_partitions(node: SlurmNode, partitions: tuple[str, ...]) -> SlurmNode:

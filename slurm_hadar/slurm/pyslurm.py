@@ -138,8 +138,10 @@ class PyslurmBackend(CliBackend):
             shown = {node.name: node for node in self._nodes(self._read)[0]}
             nodes = tuple(replace(n, used=s.used, whole=s.whole) if (s := shown.get(n.name)) else n for n in nodes)
         partitions = tuple(sorted((_partition(p) for p in answer["partitions"]), key=lambda p: p.name))
-        bounds, memory = self._bounds(), self._memory_counts()
-        return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory)
+        bounds, memory, by_tier = self._bounds(), self._memory_counts(), self._stops_by_tier()
+        if by_tier:  # releases of pyslurm differ in what they tell of that
+            partitions = self._nodes(self._read)[1]
+        return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory, by_tier)
 
     def each_job(self) -> Iterator[SlurmJob]:
         return iter(self._jobs(self._retry(self._worker.ask, "jobs")["jobs"]))

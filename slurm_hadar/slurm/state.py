@@ -198,7 +198,8 @@ class Bounds:
 class ClusterState:
     """Everything the reads of one round give. ``read_s`` is how long they took. ``bounds``: what Slurm would refuse
     apart from what is in use; ``memory_counts``: whether memory is handed out by Slurm as CPUs are
-    (``CR_..._Memory``)."""
+    (``CR_..._Memory``); ``stops_by_tier``: whether Slurm stops jobs for those of partitions with a higher
+    ``PriorityTier`` (``preempt/partition_prio``)."""
 
     time: float
     jobs: tuple[SlurmJob, ...] = ()
@@ -207,6 +208,7 @@ class ClusterState:
     read_s: float = 0.0
     bounds: Bounds = Bounds()
     memory_counts: bool = True
+    stops_by_tier: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ class FakeSlurm(Backend):
     ``away`` makes every call fail as if slurmctld were down; ``refuse`` maps a job to an error its updates get;
     ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists; ``limits`` are
     those that keep jobs waiting, which a read shows where ``tells_limits``. ``before_write`` is called between a
-    round's reads and each of its writes. ``switches`` is what it says of its topology.
+    round's reads and each of its writes. ``switches`` is what it says of its topology. ``partitions``: others than one
+    that has all nodes; ``stops_by_tier``: what it says of preemption, which is left to the test.
     """
 
     name = "fake"
@@ -54,6 +55,8 @@ class FakeSlurm(Backend):
         self.signals: list[tuple[str, str]] = []
         self.reads = 0
         self.switches = ""
+        self.partitions: tuple[Partition, ...] = ()
+        self.stops_by_tier = False
 
     def submit(self, gpus: int = 1, comment: str = "hadar:", nodes: int = 1, **fields: object) -> str:
         """Add a pending job asking for ``gpus`` per node on ``nodes`` nodes; returns its id."""
@@ -204,7 +207,9 @@ class FakeSlurm(Backend):
             for _, n in sorted(self.nodes.items())
         )
         bounds = self.limits.bounds(self.jobs.values()) if self.tells_limits else Bounds()
-        return ClusterState(time.time(), jobs, nodes, (Partition("all", tuple(sorted(self.nodes))),), bounds=bounds)
+        partitions = self.partitions or (Partition("all", tuple(sorted(self.nodes))),)
+        by_tier = self.stops_by_tier
+        return ClusterState(time.time(), jobs, nodes, partitions, bounds=bounds, stops_by_tier=by_tier)
 
     def topology(self) -> str:
         self._answer()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import SlurmParseError
-from slurm_hadar.model import JobState
+from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.parsing import DETAIL_FORMAT, JOB_FIELDS, NODE_FIELDS, SEP, Details
 
@@ -319,3 +319,18 @@ def test_who_wants_whole_nodes(field: str, word: str, exclusive: bool) -> None:
     text = text_of([{**JOB, field: word}], fields)
 
     assert parsing.parse_jobs(text, MARK, fields)[0].exclusive is exclusive
+
+
+@pytest.mark.parametrize(
+    ("tier", "mode", "read"),
+    [("1", "OFF", (1, False)), ("10", "REQUEUE", (10, True)), ("2", "CANCEL", (2, True)),
+     ("3", "GANG,SUSPEND", (3, False)), ("N/A", "", (1, False))],
+)  # fmt: skip
+def test_which_partitions_jobs_may_be_stopped_for_others(tier: str, mode: str, read: tuple[int, bool]) -> None:
+    """A suspended job keeps its GPUs, and makes way for nobody."""
+    fields = (*NODE_FIELDS, *parsing.TIER_FIELDS)
+    text = text_of([{**NODE, "PriorityTier": tier, "PreemptMode": mode}], fields)
+
+    _, (partition,) = parsing.parse_nodes(text, MARK, fields)
+    assert (partition.tier, partition.preemptible) == read
+    assert nodes({})[1][0] == Partition("all", ("v100-1",))

@@ -12,7 +12,7 @@ from slurm_hadar.controller.journal import JobRecord, Purpose
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.steering import writes
-from slurm_hadar.controller.steering.rules import may_relaunch
+from slurm_hadar.controller.steering.rules import may_relaunch, put_off_by_us
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.model import Job, JobState
 from slurm_hadar.slurm.state import SlurmJob, Write
@@ -62,8 +62,7 @@ def starts(
 
 
 def _start(context: ActContext, job: SlurmJob, record: JobRecord, change: Change) -> list[PlannedWrite]:
-    just_stopped = job.restarts > 0 and job.submit is not None and time.time() - job.submit < RESTART_GAP_S
-    planned = _place(context, job, record, change, RESTART_GAP_S if just_stopped else 0.0)
+    planned = _place(context, job, record, change, _fresh_s(job))
     shaped = any(name in ("NumNodes", "TresPerNode") for name, _ in planned.write.fields)
     deferred = job.eligible is None or job.eligible > time.time()
     if not shaped and not deferred and record.steered and set(job.req_nodes) == set(change.new.nodes):
@@ -119,16 +118,28 @@ def back_in_queue(
 
 def given_back(context: ActContext, seen: Observation) -> list[PlannedWrite]:
     """Jobs that wait, and are not to be steered any more, get their owners' shape and every node back: their node list
-    is this controller's doing."""
+    is this controller's doing. Those for which Slurm may stop others are not put off any more, either."""
     batch = []
     for job in seen.snapshot.jobs:
         record, raw = seen.records.get(job.job_id), seen.raw.get(job.job_id)
-        if job.pinned is None or record is None or raw is None or not record.steered or raw.fault is not None:
+        if job.pinned is None or record is None or raw is None or raw.fault is not None:
             continue
-        if raw.state is JobState.PENDING and raw.req_nodes and context.config.mode(raw.partition) is Mode.ACT:
-            with context.quarantine.over(job.job_id, "giving it back"):
+        if raw.state is not JobState.PENDING or context.config.mode(raw.partition) is not Mode.ACT:
+            continue
+        with context.quarantine.over(job.job_id, "giving it back"):
+            if job.job_id in seen.preempting and put_off_by_us(raw, record, seen.comments[job.job_id]):
+                gap_s = _fresh_s(raw)
+                write = writes.defer(raw, record, gap_s) if record.steered else writes.lease([raw.job_id], gap_s)[0]
+                batch.append(PlannedWrite(write, Purpose.GIVE_BACK, defer_s=gap_s, why=job.pinned))
+            elif record.steered and raw.req_nodes:
                 batch.append(PlannedWrite(writes.give_back(raw, record), Purpose.GIVE_BACK, why=job.pinned))
     return batch
+
+
+def _fresh_s(job: SlurmJob) -> float:
+    """How long a job that was stopped just now is not to start again."""
+    just_stopped = job.restarts > 0 and job.submit is not None and time.time() - job.submit < RESTART_GAP_S
+    return RESTART_GAP_S if just_stopped else 0.0
 
 
 def _gap_s(change: Change, job: Job) -> float:

@@ -277,7 +277,7 @@ class Purpose(enum.Enum):
     PLACE = enum.auto()
     LEASE = enum.auto()  # a start time that is to come, and nothing else
     DEFER = enum.auto()  # the same with the shape that the owner asked for
-    GIVE_BACK = enum.auto()  # the owner's shape; when the job starts stays as it is
+    GIVE_BACK = enum.auto()  # the owner's shape; when the job starts stays as it is, but for the end of a lease
     NUDGE = enum.auto()  # a start time that has come, once more, so that Slurm looks at the job
     REQUEUE = enum.auto()
     RESTART = enum.auto()

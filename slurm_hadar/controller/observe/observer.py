@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from typing import ParamSpec
+from typing import Concatenate, ParamSpec
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.config import Config, SharedGpus
 from slurm_hadar.controller.journal import Event, JobRecord
 from slurm_hadar.controller.observe.job_views import JobViews, unreadable_job
 from slurm_hadar.controller.observe.jobs.facts import FactFinder, JobFacts
+from slurm_hadar.controller.observe.jobs.preempting import Preempting
 from slurm_hadar.controller.observe.jobs.records import JobRecords
 from slurm_hadar.controller.observe.node_views import node_views
 from slurm_hadar.controller.observe.slurm_view import SlurmView
@@ -48,7 +49,7 @@ class Observation:
     jobs' comments say; ``records`` the memory brought up to date; ``ended`` jobs that are over since the last round,
     with their final state; ``events`` what else has happened to jobs since; ``stays`` the steerable jobs that keep
     their place once they run, however long; ``retries`` jobs that are over and shall not be, which are in ``records``
-    too."""
+    too; ``preempting`` the jobs that wait for Slurm to stop others for them."""
 
     snapshot: Snapshot
     view: SlurmView
@@ -57,6 +58,7 @@ class Observation:
     events: tuple[Event, ...] = ()
     stays: Set[str] = frozenset()
     retries: Mapping[str, SlurmJob] = field(default_factory=dict)
+    preempting: Set[str] = frozenset()
 
     @property
     def state(self) -> ClusterState:
@@ -126,7 +128,9 @@ class Observer:
         jobs = as_sharers(jobs, known, view.active.values(), view.facts, self._sources)
         snapshot = self._snapshot(view, jobs, finder)
         note_company(known, view.active.values(), snapshot)
-        return Observation(snapshot, view, self.records, ended, tuple(self._records.events), stays, failed)
+        preempting = frozenset(job_id for job_id, facts in known.items() if facts is not None and facts.preempts)
+        events = tuple(self._records.events)
+        return Observation(snapshot, view, self.records, ended, events, stays, failed, preempting)
 
     def _begin(self, view: SlurmView) -> None:
         """Another round: what is gone is forgotten, and more may be known."""
@@ -143,12 +147,20 @@ class Observer:
     def _facts(self, finder: FactFinder, view: SlurmView) -> dict[str, JobFacts | None]:
         """Of every job; None for one that cannot be made sense of."""
         known = {job_id: self._contained(job_id, finder.find, job) for job_id, job in view.active.items()}
+        preempting = Preempting(view, filter(None, known.values()), finder.quota_book)
+        if preempting:
+            known = self._each(known, preempting.leave)
         promises = Promises((f.job for f in known.values() if f is not None and f.pinned), view.state.time)
         if promises:
-            for job_id, facts in known.items():
-                if facts is not None:
-                    known[job_id] = self._contained(job_id, finder.keep, facts, promises)
+            known = self._each(known, finder.keep, promises)
         return with_company(known, view.active.values())
+
+    def _each(
+        self, known: Mapping[str, JobFacts | None], step: Callable[Concatenate[JobFacts, _P], JobFacts],
+        *args: _P.args, **kw: _P.kwargs,
+    ) -> dict[str, JobFacts | None]:  # fmt: skip
+        """What a step makes of the facts of each job."""
+        return {j: None if f is None else self._contained(j, step, f, *args, **kw) for j, f in known.items()}
 
     def _contained(self, job_id: str, step: Callable[_P, JobFacts], *args: _P.args, **kw: _P.kwargs) -> JobFacts | None:
         """What a step says of a job. Where it fails that is the job's fault, and quarantines it."""

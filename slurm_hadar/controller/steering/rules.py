@@ -37,6 +37,7 @@ __all__ = [
     "node_facts",
     "pinned_reason",
     "placement_of",
+    "put_off_by_us",
     "shared_form",
     "types_of",
     "unreadable",
@@ -169,14 +170,19 @@ def _by_state(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> s
 def _own_begin(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> bool:
     """Whether the job waits for a moment to come that its owner or an administrator chose: neither this controller's
     lease, nor that to which Slurm puts off what it has requeued. Slurm may show any reason until then."""
-    if job.eligible is None or job.eligible <= time.time():
-        return False
-    if record is not None and record.deferred(job.eligible):
+    if job.eligible is None or job.eligible <= time.time() or put_off_by_us(job, record, comment):
         return False
     submit = job.submit or 0.0
     put_off_since = record is not None and record.lease_low is not None and record.lease_low > submit + _START_WITHIN_S
     requeued = job.restarts > 0 and job.eligible <= submit + REQUEUE_DELAY_S and not put_off_since
-    return not (requeued or _leased_at_submission(job, comment))
+    return not requeued
+
+
+def put_off_by_us(job: SlurmJob, record: JobRecord | None, comment: JobComment) -> bool:
+    """Whether the job waits for a moment to come that this controller chose, or job_submit.lua for it."""
+    if job.eligible is None or job.eligible <= time.time():
+        return False
+    return (record is not None and record.deferred(job.eligible)) or _leased_at_submission(job, comment)
 
 
 def unreadable(job: SlurmJob) -> str | None:

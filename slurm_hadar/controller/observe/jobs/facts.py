@@ -42,7 +42,8 @@ class JobFacts:
     """``pinned``: why the job is left to Slurm, None for one that may be steered. ``placement``: the GPUs that it runs
     on. ``needs``: what it takes beside GPUs. ``blocked``: why Slurm would not start it now, ``blocked_until``: for how
     long (None: nobody knows). ``weight``: what it counts. ``forecast``: how long it is expected to be, where nobody
-    states it and forecasts are to be used. ``host``: the job on whose GPU it runs as a guest."""
+    states it and forecasts are to be used. ``host``: the job on whose GPU it runs as a guest. ``preempts``: it waits,
+    and is left to Slurm for the sake of those that Slurm may stop for it."""
 
     job: SlurmJob
     comment: JobComment
@@ -57,6 +58,7 @@ class JobFacts:
     forecast: Forecast | None
     host: str | None = None
     blocked_until: float | None = None
+    preempts: bool = False
 
     def workload(self, workers: int) -> str:
         """What the speed of a gang of ``workers`` is filed under: its model and then batch per worker, or user and job
