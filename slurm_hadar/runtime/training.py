@@ -151,7 +151,7 @@ def train(
     return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance, beside)
 
 
-_runs: weakref.WeakSet[Run] = weakref.WeakSet()  # of this process
+_in_its_loop_last: weakref.WeakSet[Run] = weakref.WeakSet()  # one, of this process
 _loops: weakref.WeakSet[Any] = weakref.WeakSet()
 os.register_at_fork(after_in_child=_loops.clear)
 
@@ -183,7 +183,7 @@ class Run:
         self._link, self._saver, self._balance = link, saver, balance
         self._turns = Turns(self._parts.get("optimizer", {}).values())
         saved = [item for part in self._parts.values() for item in part.values()]
-        self._forgotten = Forgotten(saved, self._turns, link, beside or {})
+        self._forgotten = Forgotten(saved, self._turns, link, beside or {}, self._parts["model"].values())
         self._ending = Ending()
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
@@ -192,7 +192,6 @@ class Run:
         self._resume()
         link.begin(self.step, self.total_steps, spec.samples_per_step)
         self._trigger.begin(self.step)
-        _runs.add(self)
 
     @property
     def epoch(self) -> int:
@@ -243,8 +242,10 @@ class Run:
                     "WARNING: a batch was taken from the loop before it began, and no step was made of it: it is one "
                     "that the training does not see. To look at one, ask the loader"
                 )
-        if any(run.unfinished for run in _runs if run is not self):
+        other = _in_its_loop_last.pop() if _in_its_loop_last else None
+        if self._made and other is not None and other is not self and other.unfinished:
             Ending.tell_of_several()
+        _in_its_loop_last.add(self)
         with self._ending if self._saver is not None else contextlib.nullcontext():
             self._turns.start()
             self._between = True

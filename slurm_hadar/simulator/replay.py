@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -111,10 +111,10 @@ def site_of_accounting(records: Sequence[AccountedJob], trace: Trace) -> Site:
     events: dict[str, list[tuple[float, int]]] = {}
     partitions: dict[str, set[str]] = {}
     for job, held in _held(records, trace):
-        for node, count, start, end in held:
+        for node, gpu_type, count, start, end in held:
             if job.partition:
                 partitions.setdefault(job.partition, set()).add(node)
-            types.setdefault(node, Counter())[job.wanted] += 1
+            types.setdefault(node, Counter())[gpu_type] += 1
             events.setdefault(node, []).extend([(start, count), (end, -count)])
     nodes = {}
     for name, changes in events.items():
@@ -132,31 +132,44 @@ def site_of_accounting(records: Sequence[AccountedJob], trace: Trace) -> Site:
     return Site.of(nodes, partitions, (line,))
 
 
-def _held(records: Sequence[AccountedJob], trace: Trace) -> list[tuple[TraceJob, list[tuple[str, int, float, float]]]]:
-    """Each job of the trace with (node, GPUs, start, end) in seconds of the trace's clock."""
+_Hold = tuple[str, str, int, float, float]
+
+
+def _held(records: Sequence[AccountedJob], trace: Trace) -> list[tuple[TraceJob, list[_Hold]]]:
+    """Each job of the trace with (node, GPU type, GPUs, start, end) of each of its runs, in seconds of the trace's
+    clock."""
     first = min((r.submit for r in records), default=0.0)
     by_id = {r.job_id: r for r in records}
-    found = []
-    for job in trace.jobs:
-        record = by_id[job.job_id]
-        nodes = expand(record.nodes) if record.nodes else ()
-        each, more = divmod(job.workers, len(nodes)) if nodes else (0, 0)
-        end = (record.end or 0.0) - first
-        start = end - record.elapsed_s
-        found.append((job, [(n, each + (i < more), start, end) for i, n in enumerate(nodes) if each + (i < more)]))
-    return found
+    runs = {job.job_id: by_id[job.job_id].runs for job in trace.jobs}
+    return [
+        (job, [held for run in runs[job.job_id] for held in _held_in(run, job, first, len(runs[job.job_id]) > 1)])
+        for job in trace.jobs
+    ]
+
+
+def _held_in(run: AccountedJob, job: TraceJob, first: float, several: bool) -> list[_Hold]:
+    """A run's; of one that had no nodes nothing is known. ``several``: each may have had other GPUs."""
+    nodes = expand(run.nodes) if run.nodes else ()
+    if not nodes or run.end is None or run.elapsed_s <= 0:
+        return []
+    each, more = divmod(sum(run.gpus.values()) if several else job.workers, len(nodes))
+    end, gpu_type = run.end - first, (run.gpu_type({}) if several else "") or job.wanted
+    counts = ((node, each + (i < more)) for i, node in enumerate(nodes))
+    return [(node, gpu_type, count, end - run.elapsed_s, end) for node, count in counts if count]
 
 
 def past(records: Sequence[AccountedJob], trace: Trace, site: Site) -> SimResult:
     """What happened to the jobs of ``trace`` (made of ``records``), as if it were a policy's result.
 
-    A job that ran several times is shown as having run once, at its end, as long as all its runs together.
+    A job that ran several times is shown in each of its runs.
     """
     rows, intervals = [], []
     ends = {r.job_id: r.end for r in records}
     first = min((r.submit for r in records), default=0.0)
     for job, held in _held(records, trace):
-        gpu_type = spec_type(job.wanted)
+        gpu_s: defaultdict[str, float] = defaultdict(float)
+        for _, gpu_type, count, begin, until in held:
+            gpu_s[spec_type(gpu_type)] += count * (until - begin)
         end, ran_s = (ends[job.job_id] or 0.0) - first, job.ran_s or 0.0
         jct_s = end - job.arrival_s
         started = None if job.waited_s is None else job.arrival_s + job.waited_s
@@ -173,12 +186,12 @@ def past(records: Sequence[AccountedJob], trace: Trace, site: Site) -> SimResult
                 completion_s=end,
                 jct_s=jct_s,
                 queueing_s=max(0.0, jct_s - ran_s),
-                gpu_s={gpu_type: ran_s * job.workers},
+                gpu_s=dict(gpu_s) or {spec_type(job.wanted): ran_s * job.workers},
                 steps=job.steps,
                 deadline_s=job.deadline_s,
             )
         )
-        intervals += [Interval(job.job_id, site.names.get(n, n), gpu_type, count, a, b) for n, count, a, b in held]
+        intervals += [Interval(job.job_id, site.names.get(n, n), spec_type(t), c, a, b) for n, t, c, a, b in held]
     nodes = cluster_nodes(site.spec)
     last = max((row.completion_s or 0.0 for row in rows), default=0.0)
     shape = ClusterShape(site.spec, gpus_by_type(nodes), len(nodes))

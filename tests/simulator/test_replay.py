@@ -90,6 +90,24 @@ def test_what_happened() -> None:
     assert {(i.node, i.count) for i in happened.intervals} == {("v100-1", 4), ("v100-1", 2), ("k80-1", 1), ("k80-2", 1)}
 
 
+def test_a_job_that_ran_several_times_held_what_each_run_had() -> None:
+    """Not all of its time on the GPUs of its last run, which others had then."""
+    rows = [
+        "1|ann|a|REQUEUED|1000|1000|37000|36000|gres/gpu=4,gres/gpu:v100=4|n1|x|",
+        "1|ann|a|COMPLETED|37000|73000|76600|3600|gres/gpu=4,gres/gpu:k80=4|n2|x|",
+        "2|bob|b|COMPLETED|1000|37000|73000|36000|gres/gpu=4,gres/gpu:v100=4|n1|y|",
+    ]
+    records, trace = read(rows)
+    site = site_of_accounting(records, trace)
+    happened = past(records, trace, site)
+
+    assert site.spec == "k80:1x4,v100:1x4"
+    assert {j.job_id: j.gpu_s for j in happened.jobs} == {"1": {"v100": 144000, "k80": 14400}, "2": {"v100": 144000}}
+    assert sorted((i.job_id, i.start_s, i.end_s) for i in happened.intervals) == [
+        ("1", 0, 36000), ("1", 72000, 75600), ("2", 36000, 72000),
+    ]  # fmt: skip
+
+
 def test_accounting_without_nodes() -> None:
     """There is nothing to guess the cluster from."""
     rows = [row.replace("|gpu01|", "||").replace("|old[1-2]|", "||") for row in ROWS]

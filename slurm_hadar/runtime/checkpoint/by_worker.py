@@ -9,6 +9,7 @@ weights alike but for the rounding of another GPU (:mod:`slurm_hadar.runtime.che
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from typing import Any
 
 from slurm_hadar.runtime.checkpoint import sharded
 
-__all__ = ["Likeness", "likeness", "own_names", "renamed"]
+__all__ = ["Likeness", "likeness", "own_names", "renamed", "sums_of"]
 
-_CHUNK = 1 << 20  # words of eight bytes
+_WORD = 8  # bytes
+_CHUNK = 1 << 15  # words: what a processor has in its cache
 _MULTIPLIER = 0x1E3779B97F4A7C15
+_HALF = 32  # bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ def likeness(form: Any, tensors: Mapping[str, Any], sent_round: Container[str]) 
         found[name] = tuple(tensor.shape), str(tensor.dtype)
         if name not in sent_round:
             asked[name] = tensor
-    for name, sum_ in _sums(asked).items():
+    for name, sum_ in sums_of(asked).items():
         found[name] = *found[name], sum_
     return Likeness(_digest(form), found, _gpu())
 
@@ -84,7 +87,7 @@ def renamed(form: Any, names: Mapping[str, str]) -> Any:
     return sharded.walk(form, leaf)
 
 
-def _sums(tensors: Mapping[str, Any]) -> dict[str, int]:
+def sums_of(tensors: Mapping[str, Any]) -> dict[str, int]:
     """A sum of each tensor's bytes that depends on their order. GPUs are waited for once."""
     import torch
 
@@ -93,19 +96,27 @@ def _sums(tensors: Mapping[str, Any]) -> dict[str, int]:
         by_device.setdefault(tensor.device, {})[name] = tensor
     found: dict[str, int] = {}
     for device, held in by_device.items():
-        weights = torch.arange(1, _CHUNK + 1, device=device) * _MULTIPLIER | 1
+        dice = torch.Generator().manual_seed(_CHUNK)
+        weights = torch.randint(-(1 << 62), 1 << 62, (_CHUNK,), generator=dice).to(device) | 1
         found |= zip(held, torch.stack([_sum(one, weights) for one in held.values()]).tolist(), strict=True)
     return found
 
 
 def _sum(tensor: Any, weights: Any) -> Any:
+    """Of 64 bits, over its bytes eight by eight, by random weights (multiply-shift hashing, Dietzfelbinger et al.)."""
     import torch
 
-    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    words = data.view(torch.int64) if data.numel() % 8 == 0 and data.data_ptr() % 8 == 0 else data
+    data = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+    if data.storage_offset() % _WORD:
+        data = data.clone()
+    whole = data.numel() // _WORD * _WORD
+    rest = data.new_zeros(_WORD)
+    rest[: data.numel() - whole] = data[whole:]
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    for part in words.split(_CHUNK):
-        total = total * _MULTIPLIER + (part * weights[: part.numel()]).sum()
+    for part in (*data[:whole].view(torch.int64).split(_CHUNK), rest.view(torch.int64)):
+        # what is in the upper bits, as signs are, would count for little else
+        mixed = (part ^ (part >> _HALF)) * _MULTIPLIER
+        total = total * _MULTIPLIER + ((mixed ^ (mixed >> _HALF)) * weights[: part.numel()]).sum()
     return total
 
 
@@ -117,6 +128,8 @@ def _digest(form: Any) -> bytes:
 
 def _add(summed: Any, value: Any) -> None:
     """Pickled as a whole, equal values would differ by which of them are one object."""
+    import torch
+
     summed.update(type(value).__name__.encode() + b"\0")
     if isinstance(value, dict):
         for key, one in value.items():
@@ -127,5 +140,9 @@ def _add(summed: Any, value: Any) -> None:
             _add(summed, one)
     elif isinstance(value, (bool, int, float, str, type(None))):
         summed.update(repr(value).encode() + b"\0")
+    elif hasattr(type(value), "is_cuda"):  # a tensor that stays in the form: pickled, its place in memory would count
+        saved = io.BytesIO()
+        torch.save(value, saved)
+        summed.update(saved.getbuffer())
     else:
         summed.update(pickle.dumps(value))

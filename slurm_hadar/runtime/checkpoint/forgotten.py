@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.generators import followed, generators_in
+from slurm_hadar.runtime.checkpoint.by_worker import sums_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 
@@ -37,15 +38,18 @@ class Forgotten:
     ----------
     saved: the objects that are saved, without wrappers. turns: sees the optimizers. link: tells the scheduler how many.
     beside: what of the script's has a state and is not saved, by what it is (:func:`generators_beside`).
+    models: those of ``saved`` that are models; what others (metrics) count in themselves is their own business.
     """
 
-    def __init__(self, saved: Iterable[Any], turns: Turns, link: Link, beside: Mapping[str, Any]) -> None:
-        self._saved = list(saved)
+    def __init__(
+        self, saved: Iterable[Any], turns: Turns, link: Link, beside: Mapping[str, Any], models: Iterable[Any] = ()
+    ) -> None:
+        self._saved, self._models = list(saved), list(models)
         self._known = {id(inner) for one in self._saved for inner in (one, *_parts_of(one))}
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
         self._beside, self._drawn = beside, dict[str, bytes]()
-        self._given = [_Switches.of(one) for one in self._saved]
+        self._given = [_Switches.of(one, one in self._models) for one in self._saved]
         self._buffers: list[Mapping[str, int]] = []
         self._dice = {id(one.of) for one in self._dice_now()}
         self._told: set[str] = set()
@@ -56,7 +60,7 @@ class Forgotten:
         if turn == 1:
             self._before = {id(one): count for one, count in _going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.items()}
-            self._buffers = [_changes_of_buffers(one) for one in self._saved]  # caches are filled in the first turn
+            self._buffers = [_sums_of_buffers(one) for one in self._models]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
             self.check()
 
@@ -91,7 +95,8 @@ class Forgotten:
         )
 
     def _switched(self) -> Iterable[str]:
-        for one, given, now in zip(self._saved, self._given, map(_Switches.of, self._saved), strict=True):
+        for one, given in zip(self._saved, self._given, strict=True):
+            now = _Switches.of(one, one in self._models)
             every_run = f"switched in {type(one).__name__} (switch it in every run, by run.step)"
             if _differ(given.trained, now.trained):
                 yield f"requires_grad, {every_run}"
@@ -110,14 +115,14 @@ class Forgotten:
                 yield f"parameter groups, added to {type(one).__name__} (it cannot go on unless train() has them all)"
 
     def _dice_now(self) -> list[Any]:
-        return generators_in({type(one).__name__: one for one in self._saved if hasattr(one, "named_modules")})
+        return generators_in({type(m).__name__ + (f" {n}" if n else ""): m for n, m in enumerate(self._models)})
 
     def _changed(self) -> Iterable[str]:
         for one in self._dice_now():
             if id(one.of) not in self._dice:
                 yield f"random number generator {one.path.strip('.')}, made in the loop"
-        for one, before in zip(self._saved, self._buffers, strict=False):
-            now = _changes_of_buffers(one)
+        for one, before in zip(self._models, self._buffers, strict=False):
+            now = _sums_of_buffers(one)
             if names := [name for name in before if now.get(name, before[name]) != before[name]]:
                 yield f"buffers of {type(one).__name__} that are not persistent ({', '.join(names)})"
 
@@ -144,7 +149,7 @@ class _Switches(NamedTuple):
     numbers: Mapping[tuple[int, str], float]
 
     @classmethod
-    def of(cls, one: Any) -> _Switches:
+    def of(cls, one: Any, is_model: bool) -> _Switches:
         parameters = list(one.parameters()) if hasattr(one, "parameters") else []
         parts = list(one.modules()) if hasattr(one, "modules") and hasattr(one, "training") else []
         return cls(
@@ -155,23 +160,25 @@ class _Switches(NamedTuple):
             frozenset(name for name, _ in one.named_parameters()) if parts else frozenset(),
             {
                 (id(part), key): value
-                for part in parts
+                for part in (parts if is_model else ())
                 for key, value in vars(part).items()
                 if type(value) in (int, float, bool) and key != "training" and value == value
             },
         )
 
 
-def _changes_of_buffers(one: Any) -> dict[str, int]:
-    """How often those that no state holds were changed in place, by name."""
-    if not hasattr(one, "named_modules"):
+def _sums_of_buffers(model: Any) -> dict[str, int]:
+    """Of those that no state holds, by name."""
+    if not hasattr(model, "named_modules"):
         return {}
-    return {
-        f"{name}.{key}".lstrip("."): part._buffers[key]._version  # noqa: SLF001 - PyTorch's own count of changes
-        for name, part in one.named_modules()
-        for key in sorted(getattr(part, "_non_persistent_buffers_set", ()))
-        if part._buffers.get(key) is not None  # noqa: SLF001
-    }
+    return sums_of(
+        {
+            f"{name}.{key}".lstrip("."): buffer
+            for name, part in model.named_modules()
+            for key in sorted(getattr(part, "_non_persistent_buffers_set", ()))
+            if (buffer := getattr(part, key, None)) is not None and buffer.numel()
+        }
+    )
 
 
 def _differ(given: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
@@ -194,7 +201,10 @@ def generators_beside(frame: types.FrameType, saved: Iterable[Any]) -> dict[str,
 
 
 def _state_of(generator: Any) -> bytes:
-    return pickle.dumps(generator.get_state())
+    state = generator.get_state()
+    if hasattr(type(state), "is_cuda"):  # of a tensor the place in memory would be pickled, too
+        return bytes(state.numpy().tobytes())
+    return pickle.dumps(state)
 
 
 def _parts_of(one: Any) -> Iterable[Any]:

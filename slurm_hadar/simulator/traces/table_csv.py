@@ -18,7 +18,7 @@ __all__ = ["REQUIRED", "looks_like", "read", "write"]
 REQUIRED = ("job_id", "arrival_s", "gpus", "steps")
 OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s", "mix", "nodes", "restart_s", "fork",
             "group", "graph", "start_s", "movable", "share", "duty", "asked", "cpus", "memory_gb", "partition",
-            "limit_s", "wanted", "ran_s", "waited_s", "state")  # fmt: skip
+            "limit_s", "wanted", "ran_s", "waited_s", "state", "asked_gpus")  # fmt: skip
 _RATE = "steps_per_s:"
 _MOVABLE = {"yes": True, "no": False}
 _ENDED = (str(JobState.DONE), str(JobState.FAILED))
@@ -49,7 +49,10 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
     gangs = sizes(row["gpus"], where, "gpus")
     arrival_s = unsigned(row["arrival_s"], where, "arrival_s", LATEST_S)
     given = {c: row[c] for c in OPTIONAL if row.get(c)}
-    rates, scaled = _rates(row, gangs, where)
+    asked = whole(given["asked_gpus"], where, "asked_gpus") if "asked_gpus" in given else gangs[0]
+    if asked not in gangs:
+        raise TraceError(f"{where}: asked_gpus={asked} is not one of the job's gang sizes")
+    rates, scaled = _rates(row, gangs, asked, where)
     if "model" not in given and not rates:
         raise TraceError(f"{where}: model is empty, and there is no {_RATE}TYPE column to go by")
     return TraceJob(
@@ -57,7 +60,7 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
         arrival_s,
         given.get("model", ""),
         whole(given["batch"], where, "batch") if "batch" in given else None,
-        gangs[0],
+        asked,
         positive(row["steps"], where, "steps"),
         gangs if len(gangs) > 1 else (),
         given.get("user", ""),
@@ -90,9 +93,9 @@ def _job(row: Mapping[str, str], where: str, folder: Path) -> TraceJob:
 
 
 def _rates(
-    row: Mapping[str, str], gangs: Sequence[int], where: str
+    row: Mapping[str, str], gangs: Sequence[int], asked: int, where: str
 ) -> tuple[dict[str, float], dict[int, dict[str, float]]]:
-    """The job's own rates at its first size by GPU type, and those at its other sizes."""
+    """The job's own rates at the size that it asked for by GPU type, and those at its other sizes."""
     rates: dict[str, float] = {}
     scaled: dict[int, dict[str, float]] = {}
     for column, text in row.items():
@@ -101,10 +104,10 @@ def _rates(
         gpu_type, colon, gpus = column.removeprefix(_RATE).partition(":")
         if not gpu_type:
             raise TraceError(f"{where}: column {column!r} names no GPU type; write {_RATE}TYPE")
-        workers = whole(gpus, where, f"GPUs of column {column}") if colon else gangs[0]
+        workers = whole(gpus, where, f"GPUs of column {column}") if colon else asked
         if workers not in gangs:
             raise TraceError(f"{where}: {column} has a rate, but the job has no gang of {workers}")
-        at_size = rates if workers == gangs[0] else scaled.setdefault(workers, {})
+        at_size = rates if workers == asked else scaled.setdefault(workers, {})
         if gpu_type in at_size:
             raise TraceError(f"{where}: two columns have a rate of {workers} GPUs of {gpu_type}; leave one empty")
         at_size[gpu_type] = positive(text, where, column, MOST_STEPS_PER_S)
@@ -208,6 +211,7 @@ def write(trace: Trace) -> str:
             j.ran_s,
             j.waited_s,
             None if j.state is JobState.DONE else j.state,
+            None if j.workers == min(j.sizes, default=j.workers) else j.workers,
         )
         gpus = "+".join(map(str, j.sizes or (j.workers,)))
         own = (*(j.steps_per_s.get(t) for t in types), *(j.scaled.get(n, {}).get(t) for t, n in sized))

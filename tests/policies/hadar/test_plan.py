@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from slurm_hadar.model import Form, JobState, Mix, Node, Placement, Speed
+from slurm_hadar.model import Form, JobState, Mix, Node, Placement, Speed, Tier
 from slurm_hadar.policies import check_plan, get
 from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces import Trace, TraceJob
@@ -36,6 +36,19 @@ def test_an_elastic_job_alone_takes_the_largest_size_that_is_faster(job: Any, sn
     hurts = elastic(job, "1", rates=((1, 1.0), (2, 1.8), (4, 1.7)))
     assert width(get("hadar").allocate(snapshot([helps], FOUR)), "1") == 4
     assert width(get("hadar").allocate(snapshot([hurts], FOUR)), "1") == 2
+
+
+def test_an_elastic_job_whose_asked_size_fits_nowhere_waits_for_its_turn(job: Any, snapshot: Any) -> None:
+    """Others of its sizes fit, so its owner has nothing to mend."""
+    jobs = []
+    for i in "123":
+        made = elastic(job, i, rates=((2, 1.8), (4, 3.0), (8, 5.0)))
+        form = replace(made.form, workers=8, max_nodes=1)
+        jobs.append(replace(made, form=form, speeds=made.scaled[8], scaled={**made.scaled, 2: made.speeds}))
+    plan = get("hadar").allocate(snapshot(jobs, (Node("a", {"v100": 4}),)))
+    assert plan.placements and all(wait.tier is not Tier.CANNOT_RUN for wait in plan.waits.values())
+    too_large = replace(jobs[0], form=replace(jobs[0].form, sizes=(8, 16)))
+    assert get("hadar").allocate(snapshot([too_large], (Node("a", {"v100": 4}),))).waits["1"].tier is Tier.CANNOT_RUN
 
 
 def test_elastic_jobs_are_small_while_many_wait(job: Any, snapshot: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.runtime.checkpoint.by_worker import likeness, own_names
+from slurm_hadar.runtime.checkpoint.by_worker import likeness, own_names, sums_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -95,6 +95,24 @@ def test_rounding_of_another_gpu_is_not_a_state_of_its_own() -> None:
         (2,),
         "torch.float32",
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.int8, torch.complex64])
+def test_what_differs_in_signs_alone_differs(dtype: Any) -> None:
+    """As mirrored noise does; lazily conjugate or negated ones are what they stand for."""
+    for seed in range(50):
+        signs = torch.randint(0, 2, (37,), generator=torch.Generator().manual_seed(seed)) * 2 - 1
+        some = (torch.arange(1, 38) * signs).to(dtype)
+        sums = sums_of({"some": some, "same": some.clone(), "negated": -some, "other": some.flip(0)[1:].clone()})
+        assert sums["some"] == sums["same"] != sums["negated"] and len(set(sums.values())) == 3
+    lazy = torch.ones(4, dtype=torch.complex64) * 1j
+    assert sums_of({"a": lazy.conj()}) == sums_of({"a": lazy.conj().resolve_conj().clone()}) != sums_of({"a": lazy})
+
+
+def test_what_no_checkpoint_writes_as_a_tensor_is_compared_by_content() -> None:
+    """Not by its place in memory: an empty tensor would make all workers' states their own."""
+    made = [likeness({"e": torch.empty(0), "s": torch.eye(3).to_sparse()}, {}, ()) for _ in range(2)]
+    assert made[0] == made[1] != likeness({"e": torch.empty(0), "s": (2 * torch.eye(3)).to_sparse()}, {}, ())
 
 
 def test_other_workers_are_told_whose_states_they_have(run_gang: Any, job_env: dict[str, str]) -> None:

@@ -124,12 +124,14 @@ for i in (run := slurm_hadar.train(net, optimizer, total_steps=1.4e1)): step(tor
 TOLD = {
     "numbers of parts (p), switched in Sequential": "    if run.step == 4: net[1].p = 0.5",
     "buffers of Sequential that are not persistent (1.mean)": "    net[1].mean += 1",
+    "random number generator dice": "    torch.rand(1, generator=dice)",
     "gradients that SGD has used and that are added to": "    KEPT",
     "numbers of Data": "    data.size += 1.0",
     "random number generator model Sequential.1.dice, made in the loop": "    net[1].dice = torch.Generator()",
     "2 parameters of Sequential, new or gone": "    if run.step == 4: net.add_module('more', nn.Linear(1, 1))",
 }
 LOOP = """
+dice = torch.Generator()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 net[1].register_buffer("mean", torch.zeros(1), persistent=False)
 run = slurm_hadar.train(net, optimizer, total_steps=14, loader=DataLoader(data, 4))
@@ -165,13 +167,33 @@ def test_it_goes_on_as_if_undisturbed(habit: str, play: Any) -> None:
 @pytest.mark.parametrize("what", TOLD)
 def test_it_is_told_of(what: str, play: Any) -> None:
     """Before it is lost; and not of a training that does none of it."""
-    code, _, said = play(LOOP.format("    pass"), 0, 7, "-plain")
+    plain = "data_dice = torch.Generator(); torch.rand(1, generator=data_dice)" + LOOP.format(
+        "    net[1].mean.fill_(0)"
+    )
+    code, _, said = play(plain, 0, 7, "-plain")
     assert code == -signal.SIGTERM and "WARNING" not in said, said
     script = LOOP.format(TOLD[what])
     if "KEPT" in script:
         script = script.replace("    KEPT", "").replace("    step(x)", "    net(x).mean().backward(); optimizer.step()")
     _, _, said = play(script, 0, 7)
     assert f"WARNING: not saved, so a move or a restart sets it back: {what}" in said, said
+
+
+def test_folds_that_are_left_early_are_not_under_way_at_once(play: Any) -> None:
+    """Trainings that take turns are."""
+    script = """
+def made(name):
+    net = nn.Linear(3, 1); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    return slurm_hadar.train(net, optimizer, total_steps=9, name=name), net, optimizer
+runs = [made(str(n)) for n in range(2)]
+for turn in range(TURNS):
+    for run, of, optimizer in runs:
+        for n, _ in enumerate(run):
+            step(torch.ones(2, 3), of, optimizer)
+            if n == 2: break
+"""
+    assert "at once" not in play(script.replace("TURNS", "1"), 0, -1)[2]
+    assert "two trainings are under way at once" in play(script.replace("TURNS", "2"), 0, -1, "-turns")[2]
 
 
 def test_a_save_that_a_signal_asks_for_is_one_between_two_steps(play: Any) -> None:

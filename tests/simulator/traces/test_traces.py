@@ -195,6 +195,18 @@ def test_what_really_happened_is_kept(job_id: str, facts: dict[str, Any]) -> Non
     assert read(table_csv.write(trace)) == trace
 
 
+@pytest.mark.parametrize("asked", [2, 5, 9])
+def test_the_size_that_an_elastic_job_asked_for_is_kept(asked: int) -> None:
+    """Steps, batch and rates are of it."""
+    scaled = {n: {"k80": float(n)} for n in (2, 5, 9) if n != asked}
+    job = TraceJob("1", 0.0, "lm", 8, asked, 9.0, (2, 5, 9), steps_per_s={"k80": 1.0}, scaled=scaled)
+    trace = Trace("t.trace", "csv", (job,))
+
+    assert read(table_csv.write(trace)) == trace
+    with pytest.raises(TraceError, match="asked_gpus=4 is not one of the job's gang sizes"):
+        read("job_id,arrival_s,gpus,steps,model,asked_gpus\n1,0,2+5,9,lm,4\n")
+
+
 def test_accounts_can_be_kept() -> None:
     """Jobs that name no model by the speeds that they were given."""
     trace = read_trace(str(DATA / "sacct.txt"), TABLE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -78,10 +78,20 @@ class _ByClass:
 
     def of(self, job: Job, job_class: tuple[JobClass, bytes] | None) -> Wait | None:
         if job_class is None:
-            return self._obstacles.of(job)
+            return self._of(job)
         if job_class not in self._known:
-            self._known[job_class] = self._obstacles.of(job)
+            self._known[job_class] = self._of(job)
         return self._known[job_class]
+
+    def _of(self, job: Job) -> Wait | None:
+        """An elastic job is kept from running only where all of its sizes are; then by what keeps the smallest."""
+        if not job.form.sizes:
+            return self._obstacles.of(job)
+        found = []
+        for size in job.form.gang_sizes:
+            form = replace(job.form, workers=size, sizes=())
+            found.append(self._obstacles.of(replace(job, form=form, speeds=job.speeds_at(size), scaled={})))
+        return None if None in found else found[0]
 
 
 def _why(job: Job, before: int, turn_s: float, gpu_type: str) -> str:
