@@ -16,7 +16,7 @@ import typing
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from slurm_hadar.errors import ChannelError
 
@@ -26,6 +26,7 @@ __all__ = [
     "COMMAND",
     "FASTEST_STEPS_PER_S",
     "MAX_BYTES",
+    "OWNER_FILE",
     "SLOWEST_STEPS_PER_S",
     "SPOOL_FILE",
     "TOKEN_FILE",
@@ -33,6 +34,7 @@ __all__ = [
     "VERSION",
     "ChannelInfo",
     "Order",
+    "Owner",
     "Report",
     "canonical_job_id",
     "channel_paths",
@@ -45,6 +47,7 @@ __all__ = [
     "job_dir",
     "job_homes",
     "note_set",
+    "owner_of",
     "restart_count",
     "step_id",
     "token_fingerprint",
@@ -55,6 +58,7 @@ MAX_BYTES = 64 * 1024
 CHANNEL_FILE = "hadar-channel.json"
 SPOOL_FILE = "spool.jsonl"
 TOKEN_FILE = "token"
+OWNER_FILE = "owner"  # in a job's directory
 CHECKPOINTS_DIR = "checkpoints"
 _SET = "HADAR_SET"  # job id and names of the variables that hadar-srun has set for it
 COMMAND = "HADAR_COMMAND"  # which of the commands of hadar share run a process is of, from 1
@@ -326,6 +330,23 @@ def job_homes(uid: int) -> tuple[str, str]:
     """Where the directories of jobs stand below the directory of submission: the usual name, and a user's own where
     another user's stands under the usual one."""
     return ".hadar", f".hadar-{uid}"
+
+
+class Owner(NamedTuple):
+    """Whose a job's directory is. ``cluster`` may be empty."""
+
+    cluster: str
+    job: str
+    submitted: str
+
+
+def owner_of(directory: Path) -> Owner | None:
+    """As it was noted there; None where nothing tells."""
+    try:
+        *cluster, job, submitted = (directory / OWNER_FILE).read_text().split()
+    except (OSError, ValueError):  # none, or a full disk has left it empty
+        return None
+    return Owner(" ".join(cluster), job, submitted)
 
 
 def channel_paths(environ: Mapping[str, str]) -> list[Path]:

@@ -33,9 +33,10 @@ _OUTCOMES = {
 }
 
 
-def plain(text: str) -> str:
-    """``text`` with ``?`` for what is not printable: names and comments are other users', and a terminal obeys."""
-    return "".join(c if c.isprintable() else "?" for c in text)
+def plain(text: str, kept: str = "") -> str:
+    """``text`` with ``?`` for what is not printable, but for ``kept``: names and comments are other users', a terminal
+    obeys, and what turns the direction of writing forges the words behind it."""
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else "?" for c in text)
 
 
 def clock(moment: float) -> str:

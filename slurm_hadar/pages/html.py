@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from slurm_hadar import __version__
+from slurm_hadar.controller.words import plain
 
 __all__ = [
     "STYLE",
@@ -150,7 +151,7 @@ def _uri(png: bytes) -> str:
 
 
 def _text(text: Any) -> str:
-    return html.escape(str(text), quote=True)
+    return html.escape(plain(str(text), kept="\n\t"), quote=True)
 
 
 def best_of(policies: Sequence[Mapping[str, Any]], key: str, highest: bool = False) -> set[int]:

@@ -19,7 +19,7 @@ from slurm_hadar.slurm.tres import SHARES, gpu_numbers
 __all__ = ["JOB_ID", "NO_REASON", "Shown", "accounted", "comments_since", "shared_gpu_numbers", "shown"]
 
 #: A job, or a task of a job array, as people name it.
-JOB_ID = re.compile(r"[0-9]{1,10}(?:[_+][0-9]{1,9})?")
+JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,9})?")
 #: What we say of a command of Slurm's that fails without a word.
 NO_REASON = "no reason given"
 _Ask = Callable[..., str]

@@ -25,7 +25,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import gpu_time, headline, share
 from slurm_hadar.controller.answers.view import TIERS
 from slurm_hadar.controller.journal import ENDED_SEARCHED, MOST_GROUPS, Reader, ReadOnlyJournal
-from slurm_hadar.controller.words import about, clock, place, sharing, span
+from slurm_hadar.controller.words import about, clock, place, plain, sharing, span
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.html import STYLE, hours
@@ -188,6 +188,7 @@ def _templates() -> jinja2.Environment:
     found = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE / "templates"),
         autoescape=True,
+        finalize=_readable,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
@@ -234,10 +235,15 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _readable(value: Any) -> Any:
+    """What goes into a page: text of users without what a reader does not see."""
+    return plain(value, kept="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _cell(title: str, value: object, kind: str = "") -> Markup:
     """A cell of a table. ``title`` stands beside it where tables become cards, and what says nothing is left out there;
     a macro would do as well, but takes most of the time of a page."""
-    said = escape(value)
+    said = escape(_readable(value))
     kinds = f"{kind} nothing" if said in ("", "-") else kind
     return Markup(
         f'<td data-label="{title}" class="{kinds}">{said}</td>' if kinds else f'<td data-label="{title}">{said}</td>'

@@ -117,6 +117,9 @@ def test_compare_says_what_was_left_undone(trace: Path, tmp_path: Path, capsys: 
         (("report", "bad.json", "--out", "o.html"), 1, "bad.json cannot be read"),
         (("report", "deep.json", "--out", "o.html"), 1, "deep.json cannot be read"),
         (("report", "other.json", "--out", "o.html"), 1, "other.json is neither"),
+        (("report", "odd.json", "--out", "o.html"), 1, "odd.json is damaged, or of another version"),
+        (("report", "none.json", "--out", "o.html"), 1, "none.json is damaged, or of another version"),
+        (("report", "--journal", "--replay", "drawn.json", "--out", "o.html"), 1, "drawn.json is not of hadar replay"),
         (("report", "--journal", "--out", "o.html", "--set", "controller.state_dir=here"), 1, "no journal at"),
         (("bench", "--policy", "nobody"), 1, "no policy is called 'nobody'"),
         (("bench", "--set", "x"), 1, "must read key=value"),
@@ -137,6 +140,10 @@ def test_refusals(
     Path("bad.json").write_text("{")
     Path("deep.json").write_text("[" * 200_000)
     Path("other.json").write_text("{}")
+    of_ours = {"kind": "slurm_hadar comparison", "version": 1, "policies": []}
+    Path("none.json").write_text(json.dumps(of_ours))
+    Path("odd.json").write_text(json.dumps({**of_ours, "policies": [{"label": 3, "avg_jct_s": "long"}]}))
+    Path("drawn.json").write_text(json.dumps({**of_ours, "policies": [{"label": "fifo"}]}))
 
     assert hadar(*arguments) == code
     said = capsys.readouterr()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -305,3 +306,15 @@ def test_a_job_that_is_over_where_the_accounts_do_not_answer(
     assert found.state == "completed" and found.faults == ("slurmdbd does not answer sacct",)
     with pytest.raises(SlurmUnavailable):
         status_of(slurm, config, "8")
+
+
+def test_the_checkpoint_of_another_clusters_job_is_not_its_own(slurm: Asked, config: Config, tmp_path: Path) -> None:
+    """Job ids begin anew where Slurm does: the directories of the one before are there still."""
+    job = slurm.submit(comment="hadar:")
+    for home, cluster, step in ((".hadar", "another", 600), (f".hadar-{os.getuid()}", slurm.cluster_name(), 90)):
+        (tmp_path / home / job / "checkpoints" / f"gen-0-step-{step}").mkdir(parents=True)
+        (tmp_path / home / job / "owner").write_text(f"{cluster} {job} 1700000000\n")
+
+    saved = status_of(slurm, config, job).saved
+
+    assert saved is not None and saved.step == 90

@@ -104,6 +104,14 @@ def test_a_nasty_name_is_shown(client: TestClient) -> None:
     assert html.escape('<script>alert("1")</script>', quote=False).replace('"', "&#34;") in client.get("/job/1").text
 
 
+def test_what_a_reader_does_not_see_is_shown(browse: Callable[..., TestClient], tmp_path: Path) -> None:
+    """The direction of writing turned in a job's name would forge the words behind it."""
+    write_journal(tmp_path / "journal.db", time.time(), jobs=40, nodes=4, name="a\u202eb\u2066c").close()
+    for page in ("/job/1", "/queue"):
+        text = browse(tmp_path / "journal.db").get(page).text
+        assert "a?b?c" in text and "\u202e" not in text and "\u2066" not in text
+
+
 def test_settings_in_the_address_are_never_markup(client: TestClient) -> None:
     """What is asked for comes back in forms and links, escaped."""
     bad = '"><script>x</script>'

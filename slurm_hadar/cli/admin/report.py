@@ -14,7 +14,7 @@ from slurm_hadar.cli.studies.compare import typed
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import SAVINGS_DAYS
 from slurm_hadar.controller.journal import journal_copy
-from slurm_hadar.errors import TraceError
+from slurm_hadar.errors import TraceError, reason_of
 from slurm_hadar.pages.comparison import SITE_TITLE, TITLE, check_document, compare_page
 from slurm_hadar.pages.report import journal_page
 from slurm_hadar.simulator.replay import HAPPENED
@@ -23,6 +23,7 @@ from slurm_hadar.throughput.store import ThroughputStore
 __all__ = ["report"]
 
 _MOST_DAYS = 36_500.0  # all that there can be
+_OF_ANOTHER_FORM = (TypeError, KeyError, IndexError, ValueError, AttributeError)
 
 
 @click.command()
@@ -56,10 +57,17 @@ def report(
 
 def _of_result(path: Path) -> str:
     document = _document(path)
-    labels = [policy["label"] for policy in document["policies"]]
-    if HAPPENED in labels:
-        return compare_page(document, SITE_TITLE)
-    return compare_page(document, TITLE if len(labels) > 1 else f"Policy {labels[0]}")
+    try:
+        labels = [policy["label"] for policy in document["policies"]]
+        if HAPPENED in labels:
+            return compare_page(document, SITE_TITLE)
+        return compare_page(document, TITLE if len(labels) > 1 else f"Policy {labels[0]}")
+    except _OF_ANOTHER_FORM as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> TraceError:
+    return TraceError(f"result {path} is damaged, or of another version: {reason_of(error)}")
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -74,6 +82,8 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _of_journal(config: Config, days: float, replayed: Path | None) -> str:
     document = None if replayed is None else _document(replayed)
+    if document is not None and all(policy.get("label") != HAPPENED for policy in document["policies"]):
+        raise TraceError(f"{replayed} is not of hadar replay: it does not tell what happened")
     with journal_copy(journal_path(config)) as journal:
         errors = ThroughputStore(journal.connection).errors()
         now = time.time()

@@ -137,7 +137,7 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
         runs,
         speeds,
         expected,
-        _saved(record, seen, job_id),
+        _saved(record, seen, job_id, backend),
         fork=_fork(fork),
         faults=tuple(faults),
         away=bool(slurm_fault),
@@ -191,22 +191,22 @@ def _fork(known: tuple[int, int, float | None, int | None] | None) -> Mapping[st
     return dict(zip(("consolidation", "steps", "total_steps", "closer"), known, strict=True))
 
 
-def _saved(record: JobRecord | None, seen: Shown | None, job_id: str) -> Saved | None:
+def _saved(record: JobRecord | None, seen: Shown | None, job_id: str, backend: CliBackend) -> Saved | None:
     """From what the job reported, or from its own directory, which only its owner looks into."""
     reported = record.saved_step if record is not None else None
     work_dir = seen.work_dir if seen is not None else Path(record.work_dir) if record and record.work_dir else None
-    found = _newest(work_dir, job_id) if work_dir is not None else None
+    found = _newest(work_dir, job_id, backend) if work_dir is not None else None
     if found is not None and (reported is None or found.step >= reported):
         return found
     return None if reported is None else Saved(int(reported))
 
 
-def _newest(work_dir: Path, job_id: str) -> Saved | None:
+def _newest(work_dir: Path, job_id: str, backend: CliBackend) -> Saved | None:
     best: Saved | None = None
     for home in messages.job_homes(os.getuid()):
         directory = work_dir / home / job_id / messages.CHECKPOINTS_DIR
         try:
-            if directory.lstat().st_uid != os.getuid():
+            if directory.lstat().st_uid != os.getuid() or not _of_this_cluster(directory.parent, backend):
                 continue
             with os.scandir(directory) as entries:
                 for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False):
@@ -216,6 +216,17 @@ def _newest(work_dir: Path, job_id: str) -> Saved | None:
         except OSError:  # not there, or not to be seen from here
             continue
     return best
+
+
+def _of_this_cluster(directory: Path, backend: CliBackend) -> bool:
+    """Job ids begin anew on another cluster with the same home directories. Where nobody knows it is this one's."""
+    owner = messages.owner_of(directory)
+    if owner is None or not owner.cluster:
+        return True
+    try:
+        return owner.cluster == (backend.cluster_name() or owner.cluster)
+    except SlurmError:
+        return True
 
 
 def tail(path: Path, most: int = 5) -> list[str]:

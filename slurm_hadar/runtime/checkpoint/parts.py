@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -226,8 +226,8 @@ def restore(
 
     Raises CheckpointError with ``advice`` if what was saved at ``path`` is of another training.
     """
-    as_then = _precisions(saved.get("model", {})) == _precisions(state_of(parts.get("model", {})))
     try:
+        as_then = _as_then(parts, saved)
         for kind, part in parts.items():
             _restore_states(part, saved.get(kind, {}), as_then)
         if "plain" in saved:  # what an older version has saved does not hold it
@@ -238,7 +238,7 @@ def restore(
         raise CheckpointError(f"{path} does not fit this training: {reason}; {advice}") from error
 
 
-def _restore_states(part: dict[str, Any], saved: dict[str, Any], as_then: bool) -> None:
+def _restore_states(part: dict[str, Any], saved: dict[str, Any], as_then: Container[int]) -> None:
     if part.keys() != saved.keys():
         raise ValueError(f"it has states of {sorted(saved)}, and the training of {sorted(part)}")
     for name, item in part.items():
@@ -248,9 +248,16 @@ def _restore_states(part: dict[str, Any], saved: dict[str, Any], as_then: bool) 
             _keep_kinds(item, state, as_then)
 
 
-def _precisions(states: Mapping[str, Any]) -> dict[str, str]:
-    _, tensors = sharded.split(dict(states))
-    return {name: str(tensor.dtype) for name, tensor in tensors.items()}
+def _as_then(parts: Mapping[str, dict[str, Any]], saved: Mapping[str, Any]) -> frozenset[int]:
+    """The parameters that have the precision now in which they were saved, by ``id``."""
+    found = set()
+    for kind, part in parts.items():
+        for name, one in part.items():
+            state = saved.get(kind, {}).get(name)
+            for key, parameter in one.named_parameters() if hasattr(one, "named_parameters") else ():
+                if isinstance(state, dict) and getattr(state.get(key), "dtype", None) == parameter.dtype:
+                    found.add(id(parameter))
+    return frozenset(found)
 
 
 def _optimizer_class() -> type:
@@ -259,14 +266,15 @@ def _optimizer_class() -> type:
     return Optimizer
 
 
-def _keep_kinds(optimizer: Any, saved: Mapping[str, Any], as_then: bool) -> None:
+def _keep_kinds(optimizer: Any, saved: Mapping[str, Any], as_then: Container[int]) -> None:
     """PyTorch makes all of an optimizer's state numbers of its parameters' kind: counts become floats, and copies of
-    weights in float32 those of bfloat16. ``as_then``: the model is of the precision that it had."""
+    weights in float32 those of bfloat16. ``as_then``: the parameters that have the precision that they had."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     numbers = (number for group in saved["param_groups"] for number in group["params"])
     for parameter, number in zip(parameters, numbers, strict=False):
         if (now := optimizer.state.get(parameter)) and number in saved["state"]:
-            optimizer.state[parameter] = _of_kind(now, saved["state"][number], as_then)
+            kept = id(parameter) in as_then
+            optimizer.state[parameter] = _of_kind(now, saved["state"][number], kept)
 
 
 def _of_kind(now: Any, saved: Any, as_then: bool) -> Any:

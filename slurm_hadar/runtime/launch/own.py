@@ -16,36 +16,17 @@ import re
 import secrets
 import stat
 from pathlib import Path
-from typing import NamedTuple
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.messages import OWNER_FILE, Owner, owner_of
 
 __all__ = [
     "OWNER_FILE", "Owner", "check_tree", "fault", "make", "owner_of", "place", "read_token", "token",
 ]  # fmt: skip
 
-OWNER_FILE = "owner"
-
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _TOKEN = re.compile(rb"([0-9a-f]{64})\n?")
-
-
-class Owner(NamedTuple):
-    """Whose a job's directory is. ``cluster`` may be empty."""
-
-    cluster: str
-    job: str
-    submitted: str
-
-
-def owner_of(directory: Path) -> Owner | None:
-    """As it was noted there; None where nothing tells."""
-    try:
-        *cluster, job, submitted = (directory / OWNER_FILE).read_text().split()
-    except (OSError, ValueError):  # none, or a full disk has left it empty
-        return None
-    return Owner(" ".join(cluster), job, submitted)
 
 
 def place(base: Path, job: str, cluster: str = "") -> tuple[Path, str | None]:

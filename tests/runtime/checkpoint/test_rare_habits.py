@@ -179,6 +179,20 @@ def test_it_is_told_of(what: str, play: Any) -> None:
     assert f"WARNING: not saved, so a move or a restart sets it back: {what}" in said, said
 
 
+def test_a_model_that_is_of_another_precision_in_the_next_run_goes_on(play: Any) -> None:
+    """Also one of ``also=``: its optimizer's state is then of the new one."""
+    script = """
+critic = nn.Linear(3, 1); kind = torch.bfloat16 if restart else torch.float32; critic.to(kind)
+optimizers = [torch.optim.Adam(one.parameters(), lr=0.1) for one in (net, critic)]
+for i in (run := slurm_hadar.train(net, optimizers, total_steps=14, also={"critic": critic})):
+    step(torch.ones(2, 3), net, optimizers[0]); step(torch.ones(2, 3, dtype=kind), critic, optimizers[1]); told()
+print(*(state["exp_avg"].dtype for one in optimizers for state in one.state.values()))
+"""
+    assert play(script, 0, 7)[0] == -signal.SIGTERM
+    code, out, said = play(script, 1, -1)
+    assert code == 0 and out.split("end")[0].split() == ["torch.float32"] * 4 + ["torch.bfloat16"] * 2, (out, said)
+
+
 def test_folds_that_are_left_early_are_not_under_way_at_once(play: Any) -> None:
     """Trainings that take turns are."""
     script = """
