@@ -49,8 +49,8 @@ class Forgotten:
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
         self._beside, self._drawn = beside, dict[str, bytes]()
-        self._given = [_Switches.of(one, one in self._models) for one in self._saved]
-        self._buffers: list[Mapping[str, int]] = []
+        self._given = [_Switches.of(one) for one in self._saved]
+        self._inner: list[Mapping[str, float]] = []
         self._dice = {id(one.of) for one in self._dice_now()}
         self._told: set[str] = set()
         self._next_check = 0.0
@@ -60,7 +60,7 @@ class Forgotten:
         if turn == 1:
             self._before = {id(one): count for one, count in _going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.items()}
-            self._buffers = [_sums_of_buffers(one) for one in self._models]  # caches are filled in the first turn
+            self._inner = [_inner_of(one) for one in self._models]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
             self.check()
 
@@ -96,7 +96,7 @@ class Forgotten:
 
     def _switched(self) -> Iterable[str]:
         for one, given in zip(self._saved, self._given, strict=True):
-            now = _Switches.of(one, one in self._models)
+            now = _Switches.of(one)
             every_run = f"switched in {type(one).__name__} (switch it in every run, by run.step)"
             if _differ(given.trained, now.trained):
                 yield f"requires_grad, {every_run}"
@@ -104,8 +104,6 @@ class Forgotten:
                 yield f"the precision of parameters, {every_run}"
             if _differ(given.modes, now.modes):
                 yield f"train() or eval() of a part, {every_run}"
-            if changed := {key for (part, key), n in given.numbers.items() if now.numbers.get((part, key), n) != n}:
-                yield f"numbers of parts ({', '.join(sorted(changed))}), {every_run}"
             if others := sorted(given.names ^ now.names):
                 yield (
                     f"{len(others)} parameters of {type(one).__name__}, new or gone ({others[0]}, ...; it "
@@ -121,10 +119,11 @@ class Forgotten:
         for one in self._dice_now():
             if id(one.of) not in self._dice:
                 yield f"random number generator {one.path.strip('.')}, made in the loop"
-        for one, before in zip(self._models, self._buffers, strict=False):
-            now = _sums_of_buffers(one)
-            if names := [name for name in before if now.get(name, before[name]) != before[name]]:
-                yield f"buffers of {type(one).__name__} that are not persistent ({', '.join(names)})"
+        for one, before in zip(self._models, self._inner, strict=False):
+            now = _inner_of(one)
+            for name, value in before.items():
+                if now.get(name, value) != value:
+                    yield f"{name} in {type(one).__name__} (set it in every run, by run.step, or hold it in a buffer)"
 
     def _trained(self) -> Iterable[str]:
         """Parameters that a saved optimizer trains, and that are in no saved model."""
@@ -138,18 +137,17 @@ class Forgotten:
 
 class _Switches(NamedTuple):
     """What of an object a script may switch and no state holds: which of its parameters are trained, and in which
-    precision; which parts of a model are in another mode than the whole, and their numbers (a dropout's rate); how many
-    parameter groups there are; and the names of a model's parameters."""
+    precision; which parts of a model are in another mode than the whole; how many parameter groups there are; and the
+    names of a model's parameters."""
 
     trained: Mapping[int, bool]
     kinds: Mapping[int, Any]
     modes: Mapping[int, bool]
     groups: int
     names: frozenset[str]
-    numbers: Mapping[tuple[int, str], float]
 
     @classmethod
-    def of(cls, one: Any, is_model: bool) -> _Switches:
+    def of(cls, one: Any) -> _Switches:
         parameters = list(one.parameters()) if hasattr(one, "parameters") else []
         parts = list(one.modules()) if hasattr(one, "modules") and hasattr(one, "training") else []
         return cls(
@@ -158,27 +156,26 @@ class _Switches(NamedTuple):
             {id(part): part.training != one.training for part in parts},
             len(getattr(one, "param_groups", ())),
             frozenset(name for name, _ in one.named_parameters()) if parts else frozenset(),
-            {
-                (id(part), key): value
-                for part in (parts if is_model else ())
-                for key, value in vars(part).items()
-                if type(value) in (int, float, bool) and key != "training" and value == value
-            },
         )
 
 
-def _sums_of_buffers(model: Any) -> dict[str, int]:
-    """Of those that no state holds, by name."""
-    if not hasattr(model, "named_modules"):
-        return {}
-    return sums_of(
-        {
-            f"{name}.{key}".lstrip("."): buffer
-            for name, part in model.named_modules()
-            for key in sorted(getattr(part, "_non_persistent_buffers_set", ()))
-            if (buffer := getattr(part, key, None)) is not None and buffer.numel()
-        }
-    )
+def _inner_of(model: Any) -> dict[str, float]:
+    """What parts of a model have and no state holds, by name: numbers, as a dropout's rate, and the sums of buffers
+    that are not persistent."""
+    parts = list(model.named_modules()) if hasattr(model, "named_modules") else []
+    buffers = {
+        f"buffer {'.'.join(filter(None, (name, key)))}": buffer
+        for name, part in parts
+        for key in sorted(getattr(part, "_non_persistent_buffers_set", ()))
+        if (buffer := getattr(part, key, None)) is not None and buffer.numel()
+    }
+    numbers = {
+        f"number {'.'.join(filter(None, (name, key)))}": value
+        for name, part in parts
+        for key, value in vars(part).items()
+        if type(value) in (int, float, bool) and key != "training" and value == value
+    }
+    return {**numbers, **sums_of(buffers)}
 
 
 def _differ(given: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
