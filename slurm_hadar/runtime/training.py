@@ -135,7 +135,16 @@ def train(
         raise ValueError("the workers of a copy (fork= in the job's comment) cannot be balanced: take one of the two")
     shares = Shares(global_batch, gang.world, gang.rank) if uneven and global_batch and gang.world > 1 else None
     feed = Feed(loader, worker_batch, shares, parts["model"])
-    spec = TrainingSpec(parts, total_steps, gang, feed, {} if state is None else state, plain, worker_batch, pace)
+    spec = TrainingSpec(
+        parts,
+        total_steps,
+        gang,
+        feed,
+        state if isinstance(state, dict) else dict(state or {}),
+        plain,
+        worker_batch,
+        pace,
+    )
     if place is not None:
         return ForkedRun(spec, place.below(name), consolidation or Consolidation())
     balance = None

@@ -107,6 +107,7 @@ def snapshots(draw: st.DrawFn, max_jobs: int = 8) -> Snapshot:
     nodes = draw(empty_clusters())
     names = tuple(n.name for n in nodes)
     partitions = draw(_partitions(names))
+    nodes = tuple(replace(n, partitions=tuple(p.name for p in partitions if n.name in p.nodes)) for n in nodes)
     known = ("", "elsewhere", *[p.name for p in partitions])
     jobs = [draw(pending_jobs(str(i), names, known)) for i in range(draw(st.integers(0, max_jobs)))]
     jobs = [copy for job in jobs for copy in draw(_copies(job))]
