@@ -427,7 +427,7 @@ class Run:
                 say(
                     f"WARNING: {len(own) + 1} of {len(ranks)} workers had states of their own when {found.name} was "
                     f"saved (weights, buffers or random numbers), and {self._gang.world} go on, all with those of the "
-                    f"first. If that is not meant: {advice}"
+                    "first"
                 )
         restore(self._parts, saved, found.path, advice, self.also, self._gang.leads)
         self.step = saved["step"]
