@@ -192,7 +192,7 @@ class Run:
         self._link, self._saver, self._balance = link, saver, balance
         self._turns = Turns(self._parts.get("optimizer", {}).values())
         saved = [item for part in self._parts.values() for item in part.values()]
-        self._forgotten = Forgotten(saved, self._turns, link, beside or {}, self._parts["model"].values())
+        self._forgotten = Forgotten(saved, self._turns, link, beside or {}, self._parts.get("model", {}).values())
         self._ending = Ending()
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run

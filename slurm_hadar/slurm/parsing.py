@@ -260,10 +260,9 @@ def job_state(text: str, job_id: str) -> JobState:
 
 def node_is_bad(state: str) -> bool:
     """Whether a node in this state (lower case, with flags) must get no new work. One that power saving has switched
-    off is free, unlike one that is being switched off; it does not answer before it is there."""
-    bare = _SWITCHED_ON.sub("", state)
-    silent = bare == state and "not_respond" in state
-    return silent or bool(_BAD_NODE.search(bare)) or "*" in state
+    off is free, unlike one that is being switched off. One that has not answered yet, as right after it is resumed, is
+    Slurm's to judge: it sets it down before long, or starts jobs there."""
+    return bool(_BAD_NODE.search(_SWITCHED_ON.sub("", state))) or "*" in state
 
 
 def parse_nodes(

@@ -135,7 +135,7 @@ def test_nodes_and_partitions() -> None:
     [("idle+powered_down", True), ("idle+cloud+powered_down", True), ("mixed+not_responding+powering_up", True),
      ("idle+power_up", True), ("idle+powering_down", False), ("mixed+power_down", False),
      ("idle+drain+powered_down", False), ("down+powered_down", False),
-     ("idle+not_responding", False)],
+     ("idle+not_responding", True)],
 )  # fmt: skip
 def test_nodes_that_power_saving_has_switched_off_are_free(state: str, available: bool) -> None:
     """Slurm switches them on for the job that it starts there, unlike those that it is switching off."""
