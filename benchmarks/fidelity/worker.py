@@ -58,6 +58,7 @@ class NoData:
     epoch_batches = None
     batch_size = None
     drawn_from = ()
+    chosen = None
 
     def next(self) -> None:
         return None

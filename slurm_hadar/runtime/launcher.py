@@ -84,6 +84,7 @@ def prepare(options: list[str], command: list[str], environ: MutableMapping[str,
         environ["HADAR_STEP_SHARED"] = "1"
     clean(environ)
     describe_job(environ)
+    environ.setdefault("PYTHONHASHSEED", "0")  # sets of texts have one order, in all workers and after every restart
     # a task of an array may be a copy of a forked job, and copies must know of each other
     facts = job_facts(environ["HADAR_JOB_ID"], ask_patiently if environ.get("SLURM_ARRAY_JOB_ID") else ask)
     if facts is not None:

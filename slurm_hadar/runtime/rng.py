@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["capture", "restore", "restore_held", "seed"]
+__all__ = ["capture", "drawn", "restore", "restore_held", "seed"]
+
+_SEEDED = 624  # the place in the Mersenne twister's numbers before the first is drawn
 
 
 def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
@@ -27,6 +29,20 @@ def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
     states["generators"] = [g.get_state() for g in held]
     states["held"] = _paths(held)
     return states
+
+
+def drawn() -> dict[str, str]:
+    """What tells the numbers that were drawn from Python's and NumPy's generators from others; without those of which
+    none were drawn since they were seeded. PyTorch's says nothing: each model is made of its numbers."""
+    states: dict[str, Any] = {"random": random.getstate()[1]}
+    if "numpy" in sys.modules:
+        _, keys, place, *_ = sys.modules["numpy"].random.get_state()
+        states["numpy.random"] = (*keys.tolist(), place)
+    return {
+        name: hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
+        for name, state in states.items()
+        if state[-1] != _SEEDED
+    }
 
 
 def restore(states: dict[str, Any], generators: Iterable[Any] = ()) -> None:

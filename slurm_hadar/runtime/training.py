@@ -20,17 +20,17 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
-from slurm_hadar.runtime import emulation
+from slurm_hadar.runtime import emulation, rng
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.shares import Shares
-from slurm_hadar.runtime.checkpoint.forgotten import Forgotten, generators_beside
+from slurm_hadar.runtime.checkpoint.forgotten import Beside, Forgotten
 from slurm_hadar.runtime.checkpoint.parts import (
     also_of,
     classes_of,
@@ -156,7 +156,7 @@ def train(
     if saver is not None and gang.leads:
         warn_of_what_cannot_be_loaded(parts["model"])
     drawn_from = [*feed.drawn_from, *(one.of for one in with_state.values() if hasattr(one, "of"))]
-    beside = feed.counts | generators_beside(sys._getframe(1), drawn_from)  # noqa: SLF001 - what the script has where it calls this
+    beside = Beside.of(sys._getframe(1), drawn_from, feed)  # noqa: SLF001 - what the script has where it calls this
     return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance, beside)
 
 
@@ -183,7 +183,7 @@ class Run:
         link: Link,
         saver: Saver | None,
         balance: Balance | None = None,
-        beside: Mapping[str, Any] | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.step = 0
         self.worker_batch, self.total_steps = spec.worker_batch, spec.total_steps
@@ -192,12 +192,13 @@ class Run:
         self._link, self._saver, self._balance = link, saver, balance
         self._turns = Turns(self._parts.get("optimizer", {}).values())
         saved = [item for part in self._parts.values() for item in part.values()]
-        self._forgotten = Forgotten(saved, self._turns, link, beside or {}, self._parts.get("model", {}).values())
+        self._forgotten = Forgotten(saved, self._turns, link, beside, self._parts.get("model", {}).values())
         self._ending = Ending()
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
         self._in_step = self._between = self._wanted = self._peeked = False
         self._process = os.getpid()
+        self._drawn = rng.drawn()
         self._resume()
         link.begin(self.step, self.total_steps, spec.samples_per_step)
         self._trigger.begin(self.step)
@@ -240,6 +241,7 @@ class Run:
         self._end_if_asked()
         if self._saver is not None:
             self._saver.begins(over=self.step >= self.total_steps)
+        self._forgotten.begin(tells=self._gang.leads)
         if self._pace is not None:
             self._pace.restart()
         if self._balance is not None:
@@ -383,6 +385,7 @@ class Run:
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
         plain["samples_per_step"] = self._samples_per_step
         plain |= {"classes": classes_of(self._parts), "epoch_batches": self._feed.epoch_batches}
+        plain |= {"chosen": self._feed.chosen, "drawn": self._drawn}
         try:
             self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
         finally:
@@ -414,6 +417,7 @@ class Run:
         found, content = resumed
         self._apply(found, content)
         self._link.loaded(found.step, found.generation, time.monotonic() - began)
+        self._forgotten.loaded()
         if self._gang.leads:
             say(f"resumed from {found.name}")
 
@@ -429,6 +433,9 @@ class Run:
                     f"saved (weights, buffers or random numbers), and {self._gang.world} go on, all with those of the "
                     "first"
                 )
+            for otherwise in self._otherwise(saved):
+                say(f"WARNING: {otherwise}. Seed it before it is drawn from, the same in every run of the job")
+        self._drawn = saved.get("drawn", self._drawn)
         restore(self._parts, saved, found.path, advice, self.also, self._gang.leads)
         self.step = saved["step"]
         refill(self.state, saved["user"])
@@ -452,6 +459,20 @@ class Run:
         """Of all workers together; None where only the loader knows."""
         own = self._feed.batch_size
         return self._spec.samples_per_step or (own * self._gang.world if own else None)
+
+    def _otherwise(self, saved: dict[str, Any]) -> Iterator[str]:
+        """What chance has made otherwise than in the runs before."""
+        if (before := saved.get("chosen")) and self._feed.chosen not in (None, before):
+            yield (
+                "the data set is another subset than in the runs before, as of a random split that is not seeded: "
+                "samples that were held out may be trained on now"
+            )
+        for name, before in saved.get("drawn", {}).items():
+            if self._drawn.get(name, before) != before:
+                yield (
+                    f"other numbers were drawn from {name} before train() than in the runs before: what has been split "
+                    "or shuffled by them is another now"
+                )
 
     def _changes(self, saved: dict[str, Any], workers: int) -> Iterator[str]:
         """What fits into the training all the same, and makes it another one."""

@@ -7,13 +7,16 @@ put back. Shuffles are exactly those of an ordinary loop over the same loader; n
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import inspect
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count, islice
 from typing import Any
 
 from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.batches.generators import counts_of_data, generators_in, generators_of
+from slurm_hadar.runtime.batches.generators import counts_of_data, generators_in, generators_of, held_by
 from slurm_hadar.runtime.batches.kept import Kept, mark_ours
 from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
 from slurm_hadar.runtime.batches.shares import Shares
@@ -124,6 +127,19 @@ class Feed:
     def counts(self) -> dict[str, Any]:
         """What its data count and nobody keeps, by what it is: a state may be asked for."""
         return counts_of_data(self._source)
+
+    def is_over(self, data: Any) -> bool:
+        """Whether its batches come from this data set, as far as can be told: a function makes whatever it likes."""
+        return callable(self._source) or any(one is data for one in held_by(self._source))
+
+    @functools.cached_property
+    def chosen(self) -> str | None:
+        """What tells the samples of its subsets, as of a random split, from others; None where it has none."""
+        from torch.utils.data import Subset
+
+        subsets = [one for one in held_by(self._source) if isinstance(one, Subset)]
+        numbers = [array("q", map(int, one.indices)).tobytes() for one in subsets]
+        return hashlib.blake2b(b"".join(numbers), digest_size=8).hexdigest() if subsets else None
 
     @property
     def batch_size(self) -> int | None:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["counts_of_data", "followed", "generators_in", "generators_of"]
+__all__ = ["counts_of_data", "followed", "generators_in", "generators_of", "held_by"]
 
 _MOST = 20_000  # of objects that are looked at: some milliseconds
 _WIDEST = 1024  # of lists and dicts: longer ones are data
@@ -54,6 +54,11 @@ def generators_of(source: Any) -> list[Any]:
         *(_Weights(path, one) for path, one in data if _is_weighted(one)),
         *(_Stateful(path, one) if _keeps_state(one) else _Counts(path, one) for path, one in data),
     ]
+
+
+def held_by(source: Any) -> list[Any]:
+    """All that it holds, itself first."""
+    return [one for _, one, _ in _held(source)]
 
 
 def generators_in(models: Mapping[str, Any]) -> list[Any]:

@@ -7,17 +7,20 @@ import pickle
 import sys
 import time
 import types
-from collections.abc import Iterable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from slurm_hadar.joblog import say
+from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.generators import followed, generators_in
+from slurm_hadar.runtime.checkpoint import sharded
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 
-__all__ = ["Forgotten", "generators_beside"]
+__all__ = ["Beside", "Forgotten"]
 
 _CHECK_AFTER = (10, 100, 1000)  # turns of this run; and before its saves
 #: What goes on beside a model of several workers: module, class, and what tells how far it is.
@@ -27,6 +30,29 @@ _DISTRIBUTED = (
     ("ddp_comm_hooks.post_localSGD_hook", "PostLocalSGDState", "iter"),
 )
 _SHARE = 0.05  # of the time, at most, where saves follow each other closely
+_LARGE, _LOOKED_AT = 1 << 20, 1 << 16  # of a model that was not given: elements of a tensor, and of what is looked at
+
+_all: weakref.WeakSet[Forgotten] = weakref.WeakSet()  # of this process's trainings
+
+
+class Beside(NamedTuple):
+    """What a script has where it calls ``train``, has not given to it, and may go on with the training: things with a
+    state, by what they are, and models by name; and whether the place in a data set is saved."""
+
+    drawn: Mapping[str, Any] = {}
+    models: Mapping[str, Any] = {}
+    is_kept: Callable[[Any], bool] = lambda _data: True
+
+    @classmethod
+    def of(cls, frame: types.FrameType, drawn_from: Iterable[Any], feed: Feed) -> Beside:
+        """In the variables of ``frame``, the attributes of its ``self``, and the data of ``feed``. ``drawn_from``:
+        generators that are saved."""
+        own = frame.f_locals.get("self")
+        held = {f"self.{name}": value for name, value in getattr(own, "__dict__", {}).items()}
+        there = {**frame.f_globals, **frame.f_locals, **held}
+        nn = sys.modules.get("torch.nn")
+        models = {n: v for n, v in there.items() if nn is not None and isinstance(v, nn.Module)}
+        return cls(feed.counts | _generators(there, drawn_from), models, feed.is_over)
 
 
 class Forgotten:
@@ -37,29 +63,55 @@ class Forgotten:
     Parameters
     ----------
     saved: the objects that are saved, without wrappers. turns: sees the optimizers. link: tells the scheduler how many.
-    beside: what of the script's has a state and is not saved, by what it is (:func:`generators_beside`).
+    beside: what of the script's is not saved.
     models: those of ``saved`` that are models; what others (metrics) count in themselves is their own business.
     """
 
     def __init__(
-        self, saved: Iterable[Any], turns: Turns, link: Link, beside: Mapping[str, Any], models: Iterable[Any] = ()
+        self,
+        saved: Iterable[Any],
+        turns: Turns,
+        link: Link,
+        beside: Beside | None = None,
+        models: Iterable[Any] = (),
     ) -> None:
         self._saved, self._models = list(saved), list(models)
         self._known = {id(inner) for one in self._saved for inner in (one, *_parts_of(one))}
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
-        self._beside, self._drawn = beside, dict[str, bytes]()
+        self._beside, self._drawn = beside or Beside(), dict[str, bytes]()
+        self._others: Mapping[str, Mapping[str, int]] = {}
+        self._loaded: Mapping[int, int] = {}
         self._given = [_Switches.of(one) for one in self._saved]
         self._inner: list[Mapping[str, float]] = []
         self._dice = {id(one.of) for one in self._dice_now()}
         self._told: set[str] = set()
         self._next_check = 0.0
+        _all.add(self)
+
+    def loaded(self) -> None:
+        """A checkpoint has been put into the objects."""
+        self._loaded = self._versions()
+
+    def begin(self, tells: bool) -> None:
+        """The loop begins. What was loaded must be what it goes on from: a script's own checkpoint is older."""
+        loaded, self._loaded = self._loaded, {}
+        if tells and loaded and self._versions() != loaded:
+            say(
+                "WARNING: weights were changed between train() and the loop, so the training does not go on from the "
+                "checkpoint that it was resumed from. Load or set them before train() is called"
+            )
+
+    def _versions(self) -> dict[int, int]:
+        tensors = (p for one in self._models if hasattr(one, "parameters") for p in one.parameters())
+        return {id(p): p._version for p in tensors if not p.is_inference()}  # noqa: SLF001 - what autograd counts changes by
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
         if turn == 1:
-            self._before = {id(one): count for one, count in _going_on()}
-            self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.items()}
+            self._before = {id(one): count for one, _, count in self._going_on()}
+            self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
+            self._others = self._sums_beside()
             self._inner = [_inner_of(one) for one in self._models]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
             self.check()
@@ -77,11 +129,11 @@ class Forgotten:
 
     def _check(self) -> None:
         found = {*self._turns.others, *self._turns.kept, *self._trained(), *self._switched(), *self._changed()}
-        found |= {name for name, before in self._drawn.items() if _state_of(self._beside[name]) != before}
+        found |= {name for name, before in self._drawn.items() if _state_of(self._beside.drawn[name]) != before}
         if self._before is not None:
             found |= {
-                type(one).__name__
-                for one, count in _going_on()
+                what
+                for one, what, count in self._going_on()
                 if id(one) not in self._known and count is not None and self._before.get(id(one), 0) != count
             }
         new = sorted(found - self._told)
@@ -93,6 +145,23 @@ class Forgotten:
             f"WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}. Give train() all "
             "models, optimizers and schedulers (a list or a dict of them), the rest as also={'name': object}.",
         )
+
+    def _going_on(self) -> Iterator[tuple[Any, str, Any]]:
+        """Each object that goes on, what it is called, and how far it has come."""
+        for one, count in _going_on():
+            of = getattr(one, "_dataset", None)
+            if of is None:
+                yield one, type(one).__name__, count
+            elif not self._beside.is_kept(of):
+                yield one, f"the place in another DataLoader, of {type(of).__name__} (it begins anew)", count
+
+    def _sums_beside(self) -> dict[str, dict[str, int]]:
+        """Of each model that was not given what tells whether it has changed, but for what is saved with another."""
+        known = {id(t) for training in _all for one in training._saved for t in _tensors_of(one).values()}  # noqa: SLF001 - of this class
+        return {
+            name: sums_of({key: _some_of(t) for key, t in _tensors_of(one).items() if id(t) not in known})
+            for name, one in self._beside.models.items()
+        }
 
     def _switched(self) -> Iterable[str]:
         for one, given in zip(self._saved, self._given, strict=True):
@@ -119,6 +188,9 @@ class Forgotten:
         for one in self._dice_now():
             if id(one.of) not in self._dice:
                 yield f"random number generator {one.path.strip('.')}, made in the loop"
+        if self._others:
+            changed = self._sums_beside()
+            yield from (f"the model {name}" for name, sums in self._others.items() if changed[name] != sums)
         for one, before in zip(self._models, self._inner, strict=False):
             now = _inner_of(one)
             for name, value in before.items():
@@ -161,34 +233,49 @@ class _Switches(NamedTuple):
 
 def _inner_of(model: Any) -> dict[str, float]:
     """What parts of a model have and no state holds, by name: numbers, as a dropout's rate, and the sums of buffers
-    that are not persistent."""
+    that are not persistent and of tensors that are no buffers. What has a history of gradients is made anew each turn.
+    """
     parts = list(model.named_modules()) if hasattr(model, "named_modules") else []
-    buffers = {
-        f"buffer {'.'.join(filter(None, (name, key)))}": buffer
-        for name, part in parts
-        for key in sorted(getattr(part, "_non_persistent_buffers_set", ()))
-        if (buffer := getattr(part, key, None)) is not None and buffer.numel()
-    }
-    numbers = {
-        f"number {'.'.join(filter(None, (name, key)))}": value
-        for name, part in parts
-        for key, value in vars(part).items()
-        if type(value) in (int, float, bool) and key != "training" and value == value
-    }
-    return {**numbers, **sums_of(buffers)}
+    numbers, tensors = dict[str, float](), dict[str, Any]()
+    for name, part in parts:
+        path = f"{name}." if name else ""
+        for key in sorted(getattr(part, "_non_persistent_buffers_set", ())):
+            if (buffer := getattr(part, key, None)) is not None and buffer.numel():
+                tensors[f"buffer {path}{key}"] = buffer
+        for key, value in vars(part).items():
+            if type(value) in (int, float, bool) and key != "training" and value == value:
+                numbers[f"number {path}{key}"] = value
+            elif hasattr(value, "grad_fn") and value.grad_fn is None and value.numel() and _plain(value):
+                tensors[f"tensor {path}{key}"] = value
+    return {**numbers, **sums_of(tensors)}
+
+
+def _plain(tensor: Any) -> bool:
+    """Whether its bytes are its values."""
+    return not (sharded.is_sharded(tensor) or tensor.is_sparse or tensor.is_quantized or tensor.is_meta)
+
+
+def _tensors_of(one: Any) -> dict[str, Any]:
+    """The parameters and buffers of a model, by name."""
+    named = [getattr(one, kind)() for kind in ("named_parameters", "named_buffers") if hasattr(one, kind)]
+    return {name: tensor for pairs in named for name, tensor in pairs if tensor.numel() and _plain(tensor)}
+
+
+def _some_of(tensor: Any) -> Any:
+    return tensor if tensor.numel() <= _LARGE else tensor.detach().reshape(-1)[:_LOOKED_AT]
 
 
 def _differ(given: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
     return any(now.get(key, value) != value for key, value in given.items())
 
 
-def generators_beside(frame: types.FrameType, saved: Iterable[Any]) -> dict[str, Any]:
-    """Those that a script has as variables where it calls ``train``, or has given to a loader that shuffles, but for
-    those that are ``saved``: what draws from them in the loop would begin anew in the next run."""
+def _generators(there: Mapping[str, Any], saved: Iterable[Any]) -> dict[str, Any]:
+    """Those that are among these variables, or were given to a loader that shuffles, but for those that are ``saved``:
+    what draws from them in the loop would begin anew in the next run."""
     known = {id(one) for one in saved}
     found = {}
     data = sys.modules.get("torch.utils.data")
-    for name, value in {**frame.f_globals, **frame.f_locals}.items():
+    for name, value in there.items():
         loads = data is not None and isinstance(value, data.DataLoader)
         drawn = followed(name, getattr(value.sampler, "generator", None) if loads else value)
         if drawn is not None and id(drawn.of) not in known:
@@ -218,6 +305,7 @@ def _going_on() -> Iterable[tuple[Any, Any]]:
         torch.optim.lr_scheduler.LRScheduler: lambda one: one.last_epoch,
         torch.optim.swa_utils.AveragedModel: lambda one: int(one.n_averaged),
         torch.amp.GradScaler: lambda one: one.state_dict().get("_growth_tracker"),
+        torch.utils.data.dataloader._BaseDataLoaderIter: _place_in,  # noqa: SLF001 - what iter(loader) gives
     }
     for module, name, count in _DISTRIBUTED:
         if (kind := getattr(sys.modules.get(f"torch.distributed.algorithms.{module}"), name, None)) is not None:
@@ -233,3 +321,13 @@ def _going_on() -> Iterable[tuple[Any, Any]]:
             except (AttributeError, RuntimeError, TypeError, ValueError):  # half made, or of another making
                 continue
             yield one, count
+
+
+def _place_in(iterator: Any) -> int | None:
+    """How many batches it has given; None where that is all, or where its loader begins anew each time."""
+    given = iterator._num_yielded  # noqa: SLF001
+    try:
+        over = given >= len(iterator)
+    except TypeError:  # of a stream
+        over = False
+    return None if over or iterator._persistent_workers else int(given)  # noqa: SLF001

@@ -128,15 +128,26 @@ TOLD = {
     "gradients that SGD has used and that are added to": "    KEPT",
     "numbers of Data": "    data.size += 1.0",
     "random number generator model Sequential.1.dice, made in the loop": "    net[1].dice = torch.Generator()",
+    "tensor 1.bank in Sequential": "    net[1].bank = net[1].bank + 1",
+    "the model other": "    other.weight.data.mul_(0.9).add_(net[0].weight.detach()[:1], alpha=0.1)",
+    "the model self.other": "    mine.other.running_mean += 1",
+    "the place in another DataLoader, of list": "    next(more)",
     "2 parameters of Sequential, new or gone": "    if run.step == 4: net.add_module('more', nn.Linear(1, 1))",
 }
 LOOP = """
 dice = torch.Generator()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 net[1].register_buffer("mean", torch.zeros(1), persistent=False)
-run = slurm_hadar.train(net, optimizer, total_steps=14, loader=DataLoader(data, 4))
+net[1].bank, other, whole = torch.zeros(2), nn.Linear(3, 1), nn.Sequential(net)
+test = DataLoader([1, 2, 3]); more = iter(DataLoader([4] * 99))
+class Mine:
+    def __init__(self): self.other = nn.BatchNorm1d(3); self.run = self.begun()
+    def begun(self): return slurm_hadar.train(net, optimizer, total_steps=14, loader=DataLoader(data, 4))
+mine = Mine(); run = mine.run
 for x in run:
     step(x)
+    for y in test: break
+    for y in test: net[1].last = net(x)
 {}
     told()
 """
@@ -275,3 +286,39 @@ thread.start(); thread.join()
     assert "WARNING: this training is not in the main thread" in play(script, 0, -1)[2]
     code, _, said = play("slurm_hadar.train(net, torch.optim.SGD(net.parameters(), lr=0.1), total_steps=1.5)", 0, -1)
     assert code == 1 and "total_steps=1.5 is no whole number" in said
+
+
+def test_an_older_checkpoint_of_the_scripts_own_is_told_of_where_it_is_loaded_over_ours(play: Any) -> None:
+    """It is the script's way to go on where nobody saves for it."""
+    own = """
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1); older = {k: t + 1 for k, t in net.state_dict().items()}
+run = slurm_hadar.train(net, optimizer, total_steps=14)
+if restart: net.load_state_dict(older)
+for i in run: step(torch.ones(2, 3)); told()
+"""
+    _, _, said = play(own, 0, 7)
+    assert "WARNING" not in said, said
+    code, _, said = play(own, 1, -1)
+    assert code == 0 and said.count("WARNING: weights were changed between train() and the loop") == 1, said
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_chance_before_the_training_is_told_of_if_it_is_another(seeded: bool, play: Any) -> None:
+    """A split without a seed trains on what was held out; numbers that nobody has drawn say nothing."""
+    split = """
+import numpy
+from torch.utils.data import random_split
+SEED
+numpy.random.rand(1)
+mine, held_out = random_split(data, [20, 20])
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in (run := slurm_hadar.train(net, optimizer, total_steps=14, loader=DataLoader(mine, 4))): step(x); told()
+"""
+    split = split.replace("SEED", "numpy.random.seed(0)" if seeded else "torch.seed(); numpy.random.seed()")
+    code, _, said = play(split, 0, 7)
+    assert code == -signal.SIGTERM and "WARNING" not in said, said
+    code, _, said = play(split, 1, -1)
+    assert code == 0 and "resumed" in said, said
+    assert ("WARNING" not in said) is seeded, said
+    told = [line for line in said.splitlines() if "WARNING" in line]
+    assert seeded or ("another subset" in told[0] and "from numpy.random before train()" in told[1]), said

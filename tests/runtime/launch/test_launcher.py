@@ -60,6 +60,13 @@ def test_the_users_shape_stands(fakes: Fakes, env: dict[str, str], shape: list[s
     assert fakes.calls("srun")[0]["argv"][1:] == [*shape, "--", "true"]
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, "0"), ({"PYTHONHASHSEED": "7"}, "7")])
+def test_sets_of_texts_have_one_order(fakes: Fakes, env: dict[str, str], given: Any, expected: str) -> None:
+    """A vocabulary that a script makes of a set has the same numbers after a restart, and in all workers."""
+    run({**env, **given}, "true")
+    assert fakes.calls("srun")[0]["env"]["PYTHONHASHSEED"] == expected
+
+
 @pytest.mark.parametrize("code", [0, 1, 137])
 def test_the_exit_code_is_sruns(fakes: Fakes, env: dict[str, str], code: int) -> None:
     """It becomes srun, so its exit code is srun's."""
