@@ -1,10 +1,12 @@
-"""What ``guard.max_stretch`` costs: cells of the map of regimes with each bound, against no bound.
+"""What a bound on stops (``guard.max_stretch``) or on waiting (``overdue``) costs, in cells of the map of regimes.
 
     python -m benchmarks.stretch --bounds 20,30,50 --seeds 3
     python -m benchmarks.stretch --bounds 30 --seeds 6 --cells 10min
+    python -m benchmarks.stretch --of overdue --bounds 3,5,10 --seeds 3
 
-Of cells of 12 GPUs in which jobs can be moved. A run with other stops goes another way altogether: single cells differ
-by several per cent either way, so that only the mean over many says something.
+Each bound against none, of cells of 12 GPUs; for stops, of those in which jobs can be moved. A run with other stops
+goes another way altogether: single cells differ by several per cent either way, so that only the mean over many says
+something.
 """
 
 from __future__ import annotations
@@ -29,19 +31,21 @@ KEYS = ("avg_jct_s", "p95_jct_s", "ttd_s", "worst_stretch")
 
 
 @click.command(help=__doc__)
-@click.option("--bounds", default="30", show_default=True, metavar="N,...", help="Values of guard.max_stretch.")
+@click.option("--of", "kind", type=click.Choice(("max_stretch", "overdue")), default="max_stretch", show_default=True)
+@click.option("--bounds", default="30", show_default=True, metavar="N,...", help="Values of it.")
 @click.option("--seeds", default=1, show_default=True, type=click.IntRange(min=1))
 @click.option("--cells", "pattern", default="", metavar="REGEX", help="Only cells whose name it is found in.")
 @click.option("--policy", default="hadar", show_default=True)
-def main(bounds: str, seeds: int, pattern: str, policy: str) -> None:
+def main(kind: str, bounds: str, seeds: int, pattern: str, policy: str) -> None:
     wanted = [float(b) for b in bounds.split(",")]
-    cells = [c for c in chosen(quick=True) if c["movable"] != "none" and re.search(pattern, c.name)]
+    stops = kind == "max_stretch"
+    cells = [c for c in chosen(quick=True) if not (stops and c["movable"] == "none") and re.search(pattern, c.name)]
     found: dict[float, list[dict[str, float]]] = {bound: [] for bound in wanted}
     for seed in range(seeds):
         for cell in cells:
-            free = _figures(cell, seed, policy, 0.0)
+            free = _figures(cell, seed, policy, kind, 0.0)
             for bound in wanted:
-                bounded = _figures(cell, seed, policy, bound)
+                bounded = _figures(cell, seed, policy, kind, bound)
                 ratios = {key: bounded[key] / free[key] for key in KEYS}
                 found[bound].append(ratios)
                 click.echo(f"{cell.name} seed {seed} bound {bound:g}: {_row(ratios)}")
@@ -50,10 +54,14 @@ def main(bounds: str, seeds: int, pattern: str, policy: str) -> None:
         click.echo(f"bound {bound:g}, {len(runs)} runs: {_row(means)}; avg_jct_s +- {_error(runs):.4f}")
 
 
-def _figures(cell: Cell, seed: int, policy: str, bound: float) -> dict[str, Any]:
-    scene = draw(cell, seed)
-    options = replace(scene.options_of(policy), guard=unlimited().model_copy(update={"max_stretch": bound}))
-    return figures(simulate(scene.trace, registry.get(policy), options), scene.alone_s)
+def _figures(cell: Cell, seed: int, policy: str, kind: str, bound: float) -> dict[str, Any]:
+    scene, guard, params = draw(cell, seed), unlimited(), dict[str, float]()
+    if kind == "overdue":
+        params[kind] = bound
+    else:
+        guard = guard.model_copy(update={kind: bound})
+    options = replace(scene.options_of(policy), guard=guard)
+    return figures(simulate(scene.trace, registry.get(policy, **params), options), scene.alone_s)
 
 
 def _row(ratios: dict[str, float]) -> str:

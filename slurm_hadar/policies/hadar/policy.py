@@ -62,6 +62,8 @@ class Hadar(Policy):
         until others like it tell (:mod:`slurm_hadar.policies.hadar.lookahead.lifetimes`; with ``round``, always).
     patience_s: in a queue that is too long to be planned, a job that could not be moved once started (``unmovable`` set
         while pending) may wait this long from its arrival for a faster type; 0 starts it on whatever is free.
+    overdue: with ``lookahead``, a job that has waited so many times its own run time is overtaken by nobody who comes
+        from then on, and is not stopped for them; 0 = no such bound.
     fill: with ``prices=round``, give GPUs that nobody wants at the price to jobs that can use them.
     effort: with ``prices=round``, how many states the dynamic programme looks at at most.
     """
@@ -77,6 +79,7 @@ class Hadar(Policy):
     fill: bool = True
     unknown_runtime_s: float = UNKNOWN_RUNTIME_S
     patience_s: float = 0.0
+    overdue: float = 10.0
     effort: int = 1000
 
     def __post_init__(self) -> None:
@@ -87,7 +90,7 @@ class Hadar(Policy):
                 raise ConfigError(f"policy {self.name}: {key}={getattr(self, key)!r} must be one of {', '.join(valid)}")
         if not 0.0 <= self.fairness <= 1.0:
             raise ConfigError(f"policy {self.name}: fairness={self.fairness} must lie between 0 and 1")
-        self.require_at_least(switch_gain=0.0, unknown_runtime_s=1.0, patience_s=0.0, effort=1)
+        self.require_at_least(switch_gain=0.0, unknown_runtime_s=1.0, patience_s=0.0, overdue=0.0, effort=1)
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """The plan for the coming round.
@@ -127,6 +130,7 @@ class Hadar(Policy):
             switch_gain=self.switch_gain,
             unknown_runtime_s=self.unknown_runtime_s,
             patience_s=self.patience_s,
+            overdue=self.overdue,
         )
 
     def _decide(self, snapshot: Snapshot) -> _Decision:

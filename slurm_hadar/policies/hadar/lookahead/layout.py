@@ -63,6 +63,8 @@ class _Layout:
             self._run_planned(self.queueing.schedule)
             return
         workers = self.outlook.workers[self.outlook.rows, self.queues.column].astype(int)
+        for row in self.queueing.first:
+            self._lay_out(np.array([row]), self.queues.column)
         for pool in range(len(self.outlook.pools) if self.outlook.jobs else 0):
             self._lay_out(self._chosen(pool, workers), self.queues.column)
 
@@ -80,6 +82,7 @@ class _Layout:
         """The jobs to run on the pool: critical ones first, the longest of them first, then the others by density."""
         outlook, queues = self.outlook, self.queues
         inside = np.flatnonzero((outlook.pool_of[queues.column] == pool) & ~self.placed)
+        inside = inside[self._admitted(pool, inside)]
         free = self._free(pool)
         if not len(inside) or free <= 0:
             return inside[:0]
@@ -98,6 +101,15 @@ class _Layout:
         others = order[~self.target.critical[order]]
         value = self._density(inside, key, _USE_WEIGHT) * workers
         return np.concatenate([first, choose(others, workers, value, free)])
+
+    def _admitted(self, pool: int, rows: Ints) -> Bools:
+        """Whether each may have GPUs of the pool: where one that goes first waits for room, nobody who could not be
+        moved again is started."""
+        outlook, column = self.outlook, self.queues.column
+        if all(self.placed[row] or outlook.pool_of[column[row]] != pool for row in self.queueing.first):
+            return np.ones(len(rows), bool)
+        stuck = [outlook.jobs[row].unmovable is not None and row not in self.queueing.first for row in rows.tolist()]
+        return ~np.array(stuck, bool)
 
     def _density(self, inside: Ints, key: Floats, use_weight: float) -> Floats:
         """Worth of a GPU for a round, by job: ends of jobs per second, and its being in use at all."""
@@ -213,6 +225,7 @@ class _Layout:
         rows = np.flatnonzero(~self.placed & np.isfinite(run_s) & (outlook.workers[:, column] <= free))
         if self.queueing.schedule is not None:  # which has weighed whether to wait is better
             rows = rows[[outlook.jobs[r].unmovable is None for r in rows]]
+        rows = rows[self._admitted(pool, rows)]
         rows = rows[self._gains(rows, column)]
         density = worth[rows] * own[rows] / (run_s[rows] * outlook.workers[rows, column])
         density = density * np.where(outlook.held[rows] == column, 1.0 + self.switch_gain, 1.0)

@@ -22,7 +22,12 @@ _FAIREST = 8.0  # nobody's jobs count more than this many times as much, or as l
 
 
 def delay_costs(
-    outlook: Outlook, objective: str, fairness: float, fair_share: str, type_value: Mapping[str, float]
+    outlook: Outlook,
+    objective: str,
+    fairness: float,
+    fair_share: str,
+    type_value: Mapping[str, float],
+    hurry: Floats | float = 1.0,
 ) -> Floats:
     """The weight of each job, shape (n,), positive and 1 on average.
 
@@ -35,6 +40,7 @@ def delay_costs(
     * ``fairness`` in 0..1: with ``jct``, so much of the weight is that of ``ftf``, each being 1 on average.
     * ``fair_share``: times ``fair share / actual share`` of the user's or account's recent GPU time, where a GPU-second
       counts as ``type_value`` of its type; between an eighth and eight.
+    * ``hurry``: times this, of each job that has waited too long.
     """
     snapshot = outlook.arena.snapshot
     if not outlook.jobs:
@@ -48,7 +54,7 @@ def delay_costs(
         weights = weights * _urgency(outlook)
     if fair_share != "none":
         weights = weights * _shares(outlook, snapshot, fair_share, type_value)
-    weights = np.maximum(weights, 1e-9)
+    weights = np.maximum(weights * hurry, 1e-9)
     relative: Floats = weights / weights.mean()
     return relative
 
@@ -56,11 +62,9 @@ def delay_costs(
 def _unfairness(outlook: Outlook) -> Floats:
     now = outlook.arena.snapshot.time
     left_s = outlook.best_s
-    done = np.array([j.done_steps for j in outlook.jobs], float)
-    total_s = left_s * (1.0 + done / np.maximum(outlook.steps, 1e-9))
     wanted = outlook.workers.max(axis=1, initial=0.0).sum()
     contention = max(1.0, wanted / max(1.0, outlook.gpus.sum()))
-    isolated_s = np.maximum(1.0, total_s * contention)
+    isolated_s = np.maximum(1.0, left_s * outlook.grown * contention)
     age_s = np.array([max(0.0, now - j.arrival) for j in outlook.jobs], float)
     unfairness: Floats = 2.0 * (age_s + left_s) / isolated_s / isolated_s
     return unfairness

@@ -96,6 +96,13 @@ class Outlook:
         return best_s
 
     @property
+    def grown(self) -> Floats:
+        """The whole of each job over what remains of it, shape (n,)."""
+        done = np.array([j.done_steps for j in self.jobs], float)
+        grown: Floats = 1.0 + done / np.maximum(self.steps, 1e-9)
+        return grown
+
+    @property
     def rows(self) -> Ints:
         return np.arange(len(self.jobs))
 

@@ -11,6 +11,7 @@ import numpy as np
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
+from slurm_hadar.policies.hadar.lookahead.overdue import Patience
 from slurm_hadar.policies.hadar.lookahead.planning.search import MOST_JOBS, LastPlan, Problem, Schedule, search
 from slurm_hadar.policies.hadar.lookahead.prices import (
     Aim,
@@ -44,11 +45,12 @@ class Queueing:
     """The jobs in their queues.
 
     ``outlook``: where jobs that cannot be moved again wait for a faster type, without the columns that they refuse;
-    ``patient`` are the rows of those. ``weights[n]``: what a second of delay costs. ``target``: the makespan aimed at,
-    None where none is. ``memory``: for the next round. ``still``: this is the instant of the last round, and nothing
-    else decides, so what runs is what the last plan said; ``settled``: nor did a job come or go, and what that plan
-    left free stays free. ``schedule``: the plan that the search has found, None where there was none; ``queues`` then
-    have its columns and turns, with the prices of before it, and ``told`` are those that follow from it.
+    ``patient`` are the rows of those, ``first`` those of jobs that have waited so long that they go before all others,
+    in this order. ``weights[n]``: what a second of delay costs. ``target``: the makespan aimed at, None where none is.
+    ``memory``: for the next round. ``still``: this is the instant of the last round, and nothing else decides, so what
+    runs is what the last plan said; ``settled``: nor did a job come or go, and what that plan left free stays free.
+    ``schedule``: the plan that the search has found, None where there was none; ``queues`` then have its columns and
+    turns, with the prices of before it, and ``told`` are those that follow from it.
     """
 
     outlook: Outlook
@@ -57,6 +59,7 @@ class Queueing:
     target: Target | None = None
     memory: Mapping[str, Any] = field(default_factory=dict)
     patient: frozenset[int] = frozenset()
+    first: tuple[int, ...] = ()
     still: bool = False
     settled: bool = False
     schedule: Schedule | None = None
@@ -75,7 +78,8 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
         return Queueing(outlook, Queues(none.astype(int), none, none, none, np.zeros(len(outlook.pools))), none)
     outlook, patient = _patient(rules, outlook)
     value = _type_value(outlook) if rules.fair_share != "none" else {}
-    weights = delay_costs(outlook, rules.objective, rules.fairness, rules.fair_share, value)
+    patience = Patience.of(outlook, rules.overdue)
+    weights = delay_costs(outlook, rules.objective, rules.fairness, rules.fair_share, value, patience.hurry(outlook))
     seconds, before = _with_start(rules, outlook), _Recalled.of(outlook)
     leaning = _leaning(rules, outlook)
     target = _target(outlook, leaning, before)
@@ -84,6 +88,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     memory["time"] = outlook.arena.snapshot.time
     memory["columns"] = {j.job_id: before.keys[k] for j, k in zip(outlook.jobs, queues.column, strict=True)}
     memory["away"] = _away(outlook, before.known)
+    memory |= patience.memory(outlook)
     memory["terminal"] = {p.key: float(w) for p, w in zip(outlook.pools, terminal, strict=True) if w > 0}
     if target is not None:
         queues = _critical_first(outlook, seconds, weights, queues, target)
@@ -98,7 +103,8 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
         queues = replace(queues, column=planned.column, key=planned.key, turn_s=planned.turn_s)
     still = before.same_instant and alone
     settled = still and before.same_jobs
-    return Queueing(outlook, queues, weights, target, memory, patient, still, settled, schedule, planned)
+    first = patience.first
+    return Queueing(outlook, queues, weights, target, memory, patient, first, still, settled, schedule, planned)
 
 
 def _away(outlook: Outlook, known: Mapping[str, str]) -> dict[str, str]:

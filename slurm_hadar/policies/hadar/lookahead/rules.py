@@ -19,3 +19,4 @@ class Rules:
     switch_gain: float
     unknown_runtime_s: float
     patience_s: float
+    overdue: float = 0.0

@@ -55,7 +55,29 @@ def explain(queueing: Queueing, placements: Mapping[str, Placement], payoffs: Fl
         schedule = queueing.schedule
         together = frozenset(() if schedule is None else np.flatnonzero(schedule.together).tolist())
         waits |= _Queue(outlook, queueing.told, placements, payoffs, queueing.patient, together).waits(queued)
+    for job_id, why in _because_of_overdue(queueing, placements):
+        if job_id in waits:
+            waits[job_id] = replace(waits[job_id], why=f"{waits[job_id].why}; {why}")
     return waits
+
+
+def _because_of_overdue(queueing: Queueing, placements: Mapping[str, Placement]) -> Iterator[tuple[str, str]]:
+    """What those that go first, and others of whom GPUs are kept free for them, are told of that."""
+    outlook = queueing.outlook
+    pool_of = outlook.pool_of[queueing.queues.column] if queueing.first else outlook.pool_of
+    for row in queueing.first:
+        job = outlook.jobs[row]
+        if job.job_id in placements:
+            continue
+        yield job.job_id, "it has waited so long for its length that it goes before all others (overdue)"
+        for other in np.flatnonzero(pool_of == pool_of[row]) if queueing.schedule is None else ():
+            if outlook.jobs[other].unmovable is not None and other not in queueing.first:
+                gpu_type = outlook.pools[pool_of[row]].gpu_type
+                yield (
+                    outlook.jobs[other].job_id,
+                    f"GPUs of type {gpu_type} are kept free for {job.job_id}, which is overdue: this job could not be "
+                    "moved again once it runs",
+                )
 
 
 def _with_rows(movers: Iterable[Job], jobs: Sequence[Job]) -> Iterator[tuple[Job, int | None]]:

@@ -1,0 +1,71 @@
+"""Who has waited too long, and therefore goes before all others.
+
+While shorter jobs keep coming, an order by length lets a long job, or a gang as wide as the cluster, wait without end.
+Slurm and FIFO bound the wait by the order of arrival for all. Here it is bounded by the job's own length, so that short
+jobs still go before long ones that have just come. Our definition; *stretch*, waiting measured in run times, is the
+usual one (Bender, Chakrabarti and Muthukrishnan, SODA 1998).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Outlook
+
+__all__ = ["Patience"]
+
+_SHARE = (
+    0.1  # of the GPUs: no more go to those first, so that under overload, where all are overdue, lengths still count
+)
+_SHORTER = 2.0  # than all others: as such a job counts
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Since when each job has been there to be decided about (``since[n]``, epoch seconds), and ``first``: the rows of
+    those that go before all others, in this order.
+
+    Held jobs and those whose dependencies are not met are not decided about: they do not wait for GPUs.
+    """
+
+    since: Floats
+    first: tuple[int, ...]
+
+    @classmethod
+    def of(cls, outlook: Outlook, most: float) -> Patience:
+        """By the memory of the round before. ``most``: a job is overdue when it has waited so many times what it takes
+        alone, its start included; 0 = never. Those that are overdue longest go first, and stay it until they end: one
+        of them, or as many as need no more than a tenth of the GPUs."""
+        now, known = outlook.arena.snapshot.time, outlook.arena.snapshot.memory.get("since", {})
+        since = np.array([known.get(job.job_id, now) for job in outlook.jobs], float)
+        if not most:
+            return cls(since, ())
+        overdue = since + most * (outlook.best_s * outlook.grown + outlook.restart_s)
+        ran_s = np.array([job.attained_s / job.form.workers for job in outlook.jobs], float)
+        late = np.flatnonzero(overdue + ran_s < now)
+        late = late[np.argsort(overdue[late], kind="stable")]
+        taken = np.cumsum(outlook.workers[late].min(axis=1))
+        count = max(1, int(np.searchsorted(taken, _SHARE * outlook.gpus.sum(), side="right")))
+        return cls(since, tuple(late[:count].tolist()))
+
+    def memory(self, outlook: Outlook) -> dict[str, Any]:
+        """For the next round. Who is not decided about for the moment, as while it starts, goes on waiting."""
+        arena = outlook.arena
+        known: Mapping[str, float] = arena.snapshot.memory.get("since", {})
+        away = {job_id: known[job_id] for job_id in (*arena.kept, *arena.bound) if job_id in known}
+        jobs = zip(outlook.jobs, self.since.tolist(), strict=True)
+        return {"since": away | {job.job_id: since for job, since in jobs}}
+
+    def hurry(self, outlook: Outlook) -> Floats:
+        """How many times as much a second's delay of each job counts, shape (n,): who goes first counts as if it took
+        less GPU time than all others."""
+        times, first = np.ones(len(self.since)), list(self.first)
+        others = np.setdiff1d(outlook.rows, first)
+        if first and len(others):
+            area = (outlook.run_s * outlook.workers).min(axis=1) * outlook.grown
+            times[first] = np.maximum(1.0, _SHORTER * area[first] / area[others].min())
+        return times
