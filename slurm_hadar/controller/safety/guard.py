@@ -261,7 +261,7 @@ def _fit(ledger: Ledger, changes: list[Change], vetoed: Mapping[str, str]) -> tu
     for change in changes:
         held = decided.get(change.job_id, change)
         if held.kind is ChangeKind.STAY and not _is_guest(ledger.arena.snapshot, held):
-            ledger.take(gang(held.old))
+            ledger.take(gang(ledger.arena.snapshot.job[held.job_id].held))
     failed: dict[str, str] = {}
     new = [c for c in changes if c.kind is not ChangeKind.WAIT and c.kind is not ChangeKind.STAY and c.kind.occupies]
     for change in sorted(new, key=lambda c: (not c.kind.stops, -c.payoff, c.job_id)):
