@@ -72,11 +72,25 @@ class Reader(Summaries):
         return {r.job_id: r for (text,) in rows if (r := row_record(JobRecord, text)) is not None}
 
     def tasks(self, array: str) -> list[str]:
-        """Of an array, those that are known, ended or not."""
+        """Of an array, those that are known, ended or not; none of an earlier one of that number."""
         if not array.isdigit():
             return []
-        rows = self._query("SELECT job_id FROM jobs WHERE job_id GLOB ?", (f"{array}_[0-9]*",))
-        return sorted((task for (task,) in rows), key=lambda task: int(task.partition("_")[2]))
+        tasks = self._query(
+            "SELECT job_id FROM jobs WHERE job_id GLOB ? AND (ended IS NULL OR ended >= ?)",
+            (f"{array}_[0-9]*", max(self._latest("arrival", array), self._latest("arrival", f"{array}_[0-9]*"))),
+        )
+        return sorted((task for (task,) in tasks), key=lambda task: int(task.partition("_")[2]))
+
+    def _since(self, job_id: str) -> float:
+        """When a job of this id was first seen, or an array of it submitted: what is older is another's, whose number
+        was used again. 0 where nobody knows."""
+        return max(self._latest("first_seen", job_id), self._latest("arrival", f"{job_id}_[0-9]*"))
+
+    def _latest(self, moment: str, jobs: str) -> float:
+        """The latest such moment of the records of these jobs."""
+        seen = f"iif(json_valid(record), json_extract(record, '$.{moment}'), 0)"
+        found = self._query(f"SELECT max({seen}) FROM jobs WHERE job_id GLOB ?", (jobs,))[0][0]
+        return float(found) if isinstance(found, int | float) else 0.0
 
     def last_ended(self, most: int) -> list[PastJob]:
         """The jobs that ended last, the last of them last; damaged ones are left out."""
@@ -137,13 +151,14 @@ class Reader(Summaries):
     def history(self, job_id: str) -> list[dict[str, Any]]:
         """What became of one job in order of time: events (``event``), decisions (``kind``, with the ``mode`` of the
         round: only those of mode act were carried out) and writes (``command``)."""
-        events = self._rows("SELECT round, time, event, why FROM events WHERE job_id = ?", (job_id,))
+        of_it = "job_id = ? AND time >= ?", (job_id, self._since(job_id))
+        events = self._rows(f"SELECT round, time, event, why FROM events WHERE {of_it[0]}", of_it[1])
         decisions = self._rows(
             "SELECT d.round, d.time, r.mode, kind, old, new, why, price, payoff FROM decisions d "
-            "LEFT JOIN rounds r USING (round) WHERE job_id = ?",
-            (job_id,),
+            "LEFT JOIN rounds r USING (round) WHERE job_id = ? AND d.time >= ? ORDER BY d.time, d.rowid",
+            of_it[1],
         )
-        writes = self._rows("SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ?", (job_id,))
+        writes = self._rows(f"SELECT round, time, command, outcome, detail FROM writes WHERE {of_it[0]}", of_it[1])
         for entry in decisions:
             entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         return sorted(events + decisions + writes, key=lambda e: (e["time"], "event" not in e, "command" in e))
@@ -264,7 +279,10 @@ class Reader(Summaries):
         return run_rows(reversed(rows))
 
     def runs_of(self, job_id: str) -> list[Run]:
-        return run_rows(self._query("SELECT * FROM runs WHERE job_id = ? ORDER BY began", (job_id,)))
+        """None of an earlier job of that number."""
+        record = self.job(job_id)
+        args = (job_id, record.arrival if record else 0.0)
+        return run_rows(self._query("SELECT * FROM runs WHERE job_id = ? AND began >= ? ORDER BY began", args))
 
     def last_gain(self) -> float | None:
         """When the last round was counted in ``gains``, in epoch seconds."""

@@ -81,7 +81,8 @@ class JobRecord:
     ``turns``: of a guest on a GPU with turns, its share of these as was last told; ``held_up_s``: seconds that the job
     has lost to its company, as far as is known what it keeps beside it.
     ``reshaped``: Slurm was told of a shape of ours at some time. ``node_range``: the fewest and most nodes, where its
-    owner asked for a range.
+    owner asked for a range. ``first_seen``: the time of the round that began this record, 0 where that was not
+    recorded; what the journal has of this id from before is another job's, whose number was used again.
     """
 
     job_id: str
@@ -146,6 +147,7 @@ class JobRecord:
     reshaped: bool = False
     node_range: Sequence[int] = ()
     clock_s: float | None = None
+    first_seen: float = 0.0
 
     @property
     def past(self) -> PastJob:

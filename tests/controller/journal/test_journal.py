@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
+from slurm_hadar.controller.journal import (
+    DashboardChanges,
+    Decision,
+    Event,
+    JobRecord,
+    Journal,
+    RoundRecord,
+    Run,
+    WriteOutcome,
+    WriteRecord,
+)
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 
@@ -200,3 +210,23 @@ def test_a_file_that_is_taken_away_is_not_written_to(tmp_path: Path, replaced: b
         journal.save_jobs([JobRecord("2")])
     assert not told.value.passes
     journal.close()
+
+
+def test_a_number_that_is_used_again() -> None:
+    """What the journal has of the job before is not told of this one, nor that of an array of an array's number."""
+    journal, held = Journal(":memory:"), Placement.of({"n1": {"v100": 1}})
+    journal.save_jobs([JobRecord("27_0", first_seen=5.0, ended=20.0), JobRecord("28", first_seen=5.0, ended=20.0)])
+    for job in ("27", "28"):
+        journal.add_decisions(1, 10.0, [Decision(job, "wait"), Decision(job, "end", why="gone")])
+        journal.add_events(1, 10.0, [Event(job, "slurm", "on n1")])
+        journal.add_writes(1, 10.0, [WriteRecord(job, f"update {job} StartTime=now+720", WriteOutcome.OK)])
+    runs = [Run("27", 8.0, 20.0, held, True), Run("27", 31.0, None, held, True)]
+    journal.update_dashboard(40.0, DashboardChanges(runs=runs))
+    journal.save_jobs(
+        [JobRecord("27", arrival=30.0, first_seen=32.0), JobRecord("28_0", arrival=30.0, first_seen=32.0)]
+    )
+    journal.add_decisions(2, 32.0, [Decision("27", "start", new=held)])
+
+    assert [e["kind"] for e in journal.history("27")] == ["start"] and journal.history("28") == []
+    assert (journal.tasks("27"), journal.tasks("28")) == ([], ["28_0"])
+    assert [run.began for run in journal.runs_of("27")] == [31.0]

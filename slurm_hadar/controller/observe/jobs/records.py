@@ -100,7 +100,7 @@ class JobRecords:
                     shards, shape = shape[0], (1, *shape[1:])
             record = JobRecord(
                 job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now,
-                shards=shards, node_range=() if steered else _node_range(job),
+                shards=shards, node_range=() if steered else _node_range(job), first_seen=now,
             )  # fmt: skip
             self.all[job.job_id] = record
         elif job.state is JobState.PENDING:
