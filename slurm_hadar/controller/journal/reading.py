@@ -10,8 +10,9 @@ from typing import Any
 
 from slurm_hadar.controller.journal.records import JobRecord, PastJob, Run
 from slurm_hadar.controller.journal.salvage import numbers_only, row_object, row_record, row_round
-from slurm_hadar.controller.journal.summaries import Summaries, run_rows
+from slurm_hadar.controller.journal.summaries import Summaries, row_placement, run_rows
 from slurm_hadar.errors import StoreError
+from slurm_hadar.model import Placement
 
 __all__ = ["SORTS", "Reader"]
 
@@ -150,7 +151,8 @@ class Reader(Summaries):
 
     def history(self, job_id: str) -> list[dict[str, Any]]:
         """What became of one job in order of time: events (``event``), decisions (``kind``, with the ``mode`` of the
-        round: only those of mode act were carried out) and writes (``command``)."""
+        round: only those of mode act were carried out) and writes (``command``). A job that waits for the same kind of
+        reason as before has one decision for that, and another of the last round where its words are others by now."""
         of_it = "job_id = ? AND time >= ?", (job_id, self._since(job_id))
         events = self._rows(f"SELECT round, time, event, why FROM events WHERE {of_it[0]}", of_it[1])
         decisions = self._rows(
@@ -161,7 +163,36 @@ class Reader(Summaries):
         writes = self._rows(f"SELECT round, time, command, outcome, detail FROM writes WHERE {of_it[0]}", of_it[1])
         for entry in decisions:
             entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
+        decisions += self._waits_still(job_id, decisions[-1:])
         return sorted(events + decisions + writes, key=lambda e: (e["time"], "event" not in e, "command" in e))
+
+    def _waits_still(self, job_id: str, last: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The reason of a job that goes on waiting, as of the last round, where that is not the one of its decision."""
+        now = self.wait(job_id) if last and last[0]["kind"] == "wait" else None
+        if (
+            now is None
+            or now.get("tier") == "pinned"
+            or now["round"] == last[0]["round"]
+            or now.get("why") == last[0]["why"]
+        ):
+            return []
+        rows = self._rows("SELECT time, mode FROM rounds WHERE round = ?", (now["round"],))
+        told = {key: now.get(key) for key in ("why", "price", "payoff")}
+        return [{"round": now["round"], **row, "kind": "wait", "old": {}, "new": {}, **told} for row in rows]
+
+    def last_news(self) -> dict[str, tuple[str, str, Placement, Placement]]:
+        """Of each job in the queue, :attr:`Decision.news` of what was decided last; a damaged one is left out."""
+        rows = self._rows(
+            "SELECT d.job_id, d.kind, d.old, d.new, d.ground, max(d.rowid) FROM queue q "
+            "JOIN decisions d USING (job_id) JOIN jobs j USING (job_id) WHERE d.time >= iif(json_valid(j.record), "
+            "ifnull(json_extract(j.record, '$.first_seen'), 0), 0) GROUP BY d.job_id"
+        )
+        read = ((row, row_placement(row["old"]), row_placement(row["new"])) for row in rows)
+        return {
+            row["job_id"]: (row["kind"], row["ground"], old, new)
+            for row, old, new in read
+            if old is not None and new is not None
+        }
 
     def wait(self, job_id: str) -> dict[str, Any] | None:
         for number, text in self._query("SELECT round, record FROM waits WHERE job_id = ?", (job_id,)):

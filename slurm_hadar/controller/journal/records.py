@@ -236,7 +236,7 @@ class RoundRecord:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What was decided about one job, recorded when it differs from the last one: start, move, preempt, wait, end;
-    stay where the plan was another."""
+    stay where the plan was another. ``ground``: the kind of its reason, whose words may be others in each round."""
 
     job_id: str
     kind: str
@@ -245,6 +245,12 @@ class Decision:
     why: str = ""
     price: float | None = None
     payoff: float | None = None
+    ground: str = ""
+
+    @property
+    def news(self) -> tuple[str, str, Placement, Placement]:
+        """What tells it from the decision before."""
+        return self.kind, self.ground, self.old, self.new
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +296,7 @@ class Purpose(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
     """One write to Slurm about one job and what became of it. ``purpose`` and ``defer_s``, the seconds for which it
-    puts the job off, are for the round itself: the journal does not keep them."""
+    puts the job off, are for the round itself: the journal does not keep them, but for ``renews``."""
 
     job_id: str
     command: str
@@ -298,6 +304,11 @@ class WriteRecord:
     detail: str = ""
     purpose: Purpose | None = None
     defer_s: float = 0.0
+
+    @property
+    def renews(self) -> bool:
+        """Whether it is a lease that holds, and those before it say nothing more."""
+        return self.purpose is Purpose.LEASE and self.outcome is WriteOutcome.OK
 
 
 @dataclass(frozen=True, slots=True)

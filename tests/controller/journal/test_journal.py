@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from slurm_hadar.controller.journal import (
     Event,
     JobRecord,
     Journal,
+    Purpose,
     RoundRecord,
     Run,
     WriteOutcome,
@@ -119,6 +121,7 @@ def test_an_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
         "DROP TABLE queue; DROP TABLE speeds; DROP TABLE nodes; DROP TABLE runs; DROP TABLE price_history; "
         "DROP TABLE gains; DROP INDEX decisions_by_time; DROP INDEX rounds_by_time; DROP INDEX jobs_by_end; "
         "ALTER TABLE waits DROP COLUMN price; ALTER TABLE waits DROP COLUMN starts; "
+        "ALTER TABLE decisions DROP COLUMN ground; ALTER TABLE writes DROP COLUMN lease; "
         "PRAGMA user_version = 1;"
     )
     journal.close()
@@ -210,6 +213,33 @@ def test_a_file_that_is_taken_away_is_not_written_to(tmp_path: Path, replaced: b
         journal.save_jobs([JobRecord("2")])
     assert not told.value.passes
     journal.close()
+
+
+def test_a_reason_that_goes_to_and_fro_does_not_fill_the_journal() -> None:
+    """Of what changes nothing about a job the last ten are kept; what does is never forgotten for it."""
+    journal = Journal(":memory:")
+    for n in range(30):
+        kinds = ["start" if n == 3 else "wait"]
+        journal.add_decisions(n, float(n), [Decision(j, kind, why=str(n)) for j in ("7", "8") for kind in kinds])
+
+    assert [e["why"] for e in journal.history("7")] == ["3", *map(str, range(20, 30))] and len(
+        journal.history("8")
+    ) == 11
+
+
+def test_the_last_of_the_leases_that_hold_is_kept() -> None:
+    """What was refused, and what was sent without an answer, as by a controller that was killed, stays."""
+    journal, command = Journal(":memory:"), "update 7 StartTime=now+720"
+    lease = WriteRecord("7", command, WriteOutcome.OK, purpose=Purpose.LEASE)
+    for number, outcome in enumerate((WriteOutcome.OK, WriteOutcome.REFUSED, WriteOutcome.OK, WriteOutcome.OK)):
+        journal.add_writes(number, float(number), [replace(lease, outcome=WriteOutcome.SENT)])
+        if number != 2:
+            journal.settle_writes(number, float(number), [replace(lease, outcome=outcome)])
+    journal.settle_writes(4, 4.0, [replace(lease, purpose=Purpose.NUDGE)])
+
+    assert [(e["round"], e["outcome"]) for e in journal.history("7")] == [
+        (1, "refused"), (2, "sent"), (3, "ok"), (4, "ok"),
+    ]  # fmt: skip
 
 
 def test_a_number_that_is_used_again() -> None:
