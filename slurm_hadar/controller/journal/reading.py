@@ -180,16 +180,18 @@ class Reader(Summaries):
         told = {key: now.get(key) for key in ("why", "price", "payoff")}
         return [{"round": now["round"], **row, "kind": "wait", "old": {}, "new": {}, **told} for row in rows]
 
-    def last_news(self) -> dict[str, tuple[str, str, Placement, Placement]]:
-        """Of each job in the queue, :attr:`Decision.news` of what was decided last; a damaged one is left out."""
+    def last_news(self) -> dict[str, tuple[str, str, str, Placement, Placement]]:
+        """Of each job in the queue the mode of the round that decided about it last, and :attr:`Decision.news` of that;
+        a damaged one is left out."""
         rows = self._rows(
-            "SELECT d.job_id, d.kind, d.old, d.new, d.ground, max(d.rowid) FROM queue q "
-            "JOIN decisions d USING (job_id) JOIN jobs j USING (job_id) WHERE d.time >= iif(json_valid(j.record), "
-            "ifnull(json_extract(j.record, '$.first_seen'), 0), 0) GROUP BY d.job_id"
+            "SELECT d.job_id, r.mode, d.kind, d.old, d.new, d.ground, max(d.rowid) FROM queue q "
+            "JOIN decisions d USING (job_id) JOIN jobs j USING (job_id) JOIN rounds r USING (round) "
+            "WHERE d.time >= iif(json_valid(j.record), ifnull(json_extract(j.record, '$.first_seen'), 0), 0) "
+            "GROUP BY d.job_id"
         )
         read = ((row, row_placement(row["old"]), row_placement(row["new"])) for row in rows)
         return {
-            row["job_id"]: (row["kind"], row["ground"], old, new)
+            row["job_id"]: (row["mode"], row["kind"], row["ground"], old, new)
             for row, old, new in read
             if old is not None and new is not None
         }

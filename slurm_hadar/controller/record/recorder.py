@@ -116,7 +116,7 @@ class JournalRecorder(Recorder[Observation]):
             self._dashboard.update(record.mode, seen, *self._planned, outcome)
             self._planned = Plan("", abstains=True), {}
             self._journal.add_events(number, record.time, seen.events)
-            self._note_decisions(number, record.time, seen, outcome)
+            self._note_decisions(number, record, seen, outcome)
             if record.time - self._expired > 3600:
                 self._expired = record.time
                 self._journal.expire(record.time - self._keep_s)
@@ -126,15 +126,15 @@ class JournalRecorder(Recorder[Observation]):
         with self._best_effort():
             self._journal.note_starts({j: (i.low, i.high) for j, i in found.items() if i.high is not None})
 
-    def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
+    def _note_decisions(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
         """Record changes, and reasons of waiting, or of staying against the plan, when they are of another kind: who
         holds the GPUs, and for how long, is said differently in each round, and nothing has happened. Staying by the
-        plan needs no word."""
+        plan needs no word; what was said only, and is done now, does."""
         told = self._told
         if told is None:
             told = {job_id: _key(seen, job_id, *news) for job_id, news in self._journal.last_news().items()}
         self._told = None  # until it is written
-        self._journal.add_decisions(number, now, _decisions(seen, outcome, told))
+        self._journal.add_decisions(number, record.time, _decisions(record.mode, seen, outcome, told))
         self._told = told
 
     def recall(self) -> Mapping[str, Any]:
@@ -161,7 +161,7 @@ def _key(seen: Seen, job_id: str, *news: object) -> int:
     return hash((None if job is None else job.arrival, news))
 
 
-def _decisions(seen: Seen, outcome: Outcome, told: dict[str, int]) -> Iterator[Decision]:
+def _decisions(mode: str, seen: Seen, outcome: Outcome, told: dict[str, int]) -> Iterator[Decision]:
     """What is news after what was ``told`` of each job, which is brought up to date."""
     for change in outcome.changes:
         if change.kind is ChangeKind.STAY and not change.veto:
@@ -170,7 +170,7 @@ def _decisions(seen: Seen, outcome: Outcome, told: dict[str, int]) -> Iterator[D
         decision = Decision(
             change.job_id, str(change.kind), change.old, change.new, change.why, change.price, change.payoff, ground
         )
-        key = _key(seen, change.job_id, *decision.news)
+        key = _key(seen, change.job_id, mode, *decision.news)
         if told.get(change.job_id) != key:
             told[change.job_id] = key
             yield decision

@@ -90,6 +90,17 @@ def test_a_controller_that_begins_again_knows_what_was_told(bench: Callable[...,
     assert rows(one.journal, "decisions", job) == 1
 
 
+def test_what_was_only_said_is_told_again_when_it_is_done(bench: Callable[..., Any]) -> None:
+    one = bench({"v100-1": ("v100", 2)})
+    job = one.slurm.submit(1)
+
+    for mode in ("observe", "observe", "act"):
+        one.new_controller(f"controller.mode={mode}").run_round()
+
+    decided = [(e["kind"], e["mode"]) for e in one.journal.history(job) if "kind" in e]
+    assert decided == [("start", "observe"), ("start", "act")]
+
+
 def no_room(_number: int, _now: float, decisions: Iterable[object]) -> None:
     list(decisions)
     raise StoreError("database or disk is full", passes=True)
