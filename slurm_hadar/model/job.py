@@ -210,7 +210,8 @@ class Job:
     round whatever it was given, None if nothing is known to keep it; policies are not shown such jobs
     (:mod:`slurm_hadar.policies.toolkit.admission`). ``blocked_until`` is when that passes, where
     it is known. ``ruled_out`` says why its form does not admit a GPU type of the cluster, as the end of a sentence such
-    as "p100 is free, but".
+    as "p100 is free, but". ``whole``: all GPUs that a running job has where its nodes are given to it whole, of which
+    it uses those of its placement; EMPTY where it has no others.
     """
 
     job_id: str
@@ -264,6 +265,16 @@ class Job:
     room: int | None = None
     ruled_out: Mapping[str, str] = field(default_factory=dict)
     serves: bool = False
+    whole: Placement = EMPTY
+
+    @property
+    def held(self) -> Placement:
+        """The GPUs that nobody else can have while the job is where it is."""
+        return self.whole if self.whole.nodes == self.placement.nodes else self.placement
+
+    def holds(self, placement: Placement) -> Placement:
+        """The same, were it on ``placement``."""
+        return self.held if placement == self.placement else placement
 
     @property
     def parent(self) -> str:

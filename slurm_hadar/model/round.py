@@ -106,7 +106,7 @@ class Snapshot:
         held: dict[str, dict[str, int]] = {}
         for job in self.jobs:
             if job.job_id in reasons and job.steerable and job.host is None:
-                for node, gpu_type, n in job.placement.items():
+                for node, gpu_type, n in job.held.items():
                     on_node = held.setdefault(node, {})
                     on_node[gpu_type] = on_node.get(gpu_type, 0) + n
         nodes = tuple(

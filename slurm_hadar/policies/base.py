@@ -11,6 +11,7 @@ from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.toolkit.admission import within_bounds
 from slurm_hadar.policies.toolkit.copies import one_copy_each
 from slurm_hadar.policies.toolkit.shared_gpus.pairing import UNKNOWN_RUNTIME_S, with_guests
+from slurm_hadar.policies.toolkit.whole_nodes import in_whole_nodes
 
 __all__ = ["UNKNOWN_RUNTIME_S", "Policy"]
 
@@ -26,8 +27,9 @@ class Policy(abc.ABC):
     ``bool`` or ``str`` so that the registry can read them from a command line, and raises ConfigError for values that
     make no sense. A policy is shown one copy of each forked job, and need not know that there are others; one that
     decides about copies itself says ``forks = True``. It reckons with GPUs alone: what else the cluster would refuse is
-    seen to by :mod:`slurm_hadar.policies.toolkit.admission`. It gives out whole GPUs: who may run beside whom on one is
-    decided after it, by :mod:`slurm_hadar.policies.toolkit.shared_gpus.pairing`, unless it says ``pairs``.
+    seen to by :mod:`slurm_hadar.policies.toolkit.admission`; a job that has its nodes to itself is a gang of all GPUs
+    there to it (:mod:`slurm_hadar.policies.toolkit.whole_nodes`). It gives out whole GPUs: who may run beside whom on
+    one is decided after it, by :mod:`slurm_hadar.policies.toolkit.shared_gpus.pairing`, unless it says ``pairs``.
     :class:`slurm_hadar.testing.policies.PolicyContract` holds the tests that every policy must pass.
 
     Example
@@ -47,7 +49,7 @@ class Policy(abc.ABC):
         # here rather than in each caller: the loop, the simulator and explain must all see the same
         if "allocate" in cls.__dict__:
             own = cls.allocate if cls.forks else one_copy_each(cls.allocate)
-            cls.allocate = with_guests(within_bounds(own))  # type: ignore[assignment, method-assign]
+            cls.allocate = with_guests(within_bounds(in_whole_nodes(own)))  # type: ignore[assignment, method-assign]
 
     def require_at_least(self, **least: float) -> None:
         """Raise ConfigError for the first of these parameters that is not a finite number of at least so much."""

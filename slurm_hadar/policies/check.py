@@ -86,7 +86,7 @@ def _over_capacity(arena: Arena, plan: Plan) -> list[str]:
         if job_id in plan.guests:
             continue
         job = arena.snapshot.job.get(job_id)
-        for node, gpu_type, count in placement.items():
+        for node, gpu_type, count in (placement if job is None else job.holds(placement)).items():
             used[node, gpu_type] += count
             if job is not None and placement != job.placement:
                 new.add((node, gpu_type))

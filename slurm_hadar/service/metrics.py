@@ -165,7 +165,7 @@ class Metrics:
                 up.update(node.gpus)
         for job in snapshot.jobs:
             if job.steerable and job.running:  # the others' are in node.taken
-                held.update(job.placement.by_type)
+                held.update(job.held.by_type)
         for gauge, counts in ((self.gpus, total), (self.gpus_up, up), (self.gpus_held, held)):
             self._replace(gauge, {(t,): counts[t] for t in total})
         prices: dict[str, list[float]] = {}

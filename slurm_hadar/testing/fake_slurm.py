@@ -153,6 +153,8 @@ class FakeSlurm(Backend):
         self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.RUNNING, state_text="RUNNING")
 
     def used(self, node: str) -> int:
+        if any(j.exclusive for j in self._on(node)):
+            return sum(count for _, count in self.nodes[node].gpus)
         whole = sum(j.gpus[0].count for j in self._on(node) if j.gpus)
         return whole + len({j.gpu_number for j in self._on(node) if j.shards})
 

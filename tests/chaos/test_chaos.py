@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.campaigns.sent import unexplained
 from benchmarks.chaos.chain import link_of, result_of
 from benchmarks.chaos.episode import Plan, play
 from benchmarks.chaos.jobs import PlainJob
 from benchmarks.chaos.schedule import KINDS, draw
 from benchmarks.chaos.watch import End, changes_of, check_result
+from slurm_hadar.controller.journal import Journal, Purpose, WriteOutcome, WriteRecord
 
 SHORT = (
     "kill-controller", "kill-agent", "kill-training", "kill-slurmd", "drain-node", "fill-state-disk", "jump-clock",
@@ -107,3 +109,22 @@ def test_what_was_sent_is_read_as_the_journal_writes_it(tmp_path: Path) -> None:
         ("10", "restart 10"),
     ]
     assert changes_of(signal) == []
+
+
+def test_the_last_lease_tells_of_those_before_it(tmp_path: Path) -> None:
+    """The journal keeps no more of them; of anything else, and of jobs without any, each has to be there."""
+    sent = tmp_path / "scontrol.ab12.sent"
+    sent.write_text("update JobId=5,6 StartTime=now+20\n" * 2 + "requeue incomplete 5\n" * 2)
+    journal = Journal(tmp_path / "journal.db")
+    lease = WriteRecord("5", "update 5 StartTime=now+20", WriteOutcome.OK, purpose=Purpose.LEASE)
+    for number in (1, 2):
+        journal.settle_writes(number, 1.0, [lease])
+    journal.add_writes(2, 1.0, [WriteRecord("5", "requeue 5", WriteOutcome.OK)])
+    journal.close()
+
+    total, problems = unexplained(tmp_path, tmp_path)
+
+    assert total == 6 and problems == [
+        "the journal does not tell of: update 6 StartTime=now+20 (job 6, 2 times)",
+        "the journal does not tell of: requeue 5 (job 5, 1 times)",
+    ]

@@ -45,7 +45,7 @@ def history(config: Config, job_id: str, commands: bool, as_json: bool) -> None:
     if as_json:
         print_json(entries)
         return
-    if record is not None:
+    if record is not None and not tasks:
         click.echo(plain(summary(record)))
     table = Table(box=None, pad_edge=False)
     for title in ("TIME", "ROUND", *(["JOB"] if tasks else []), "WHAT", "DETAIL"):

@@ -191,7 +191,7 @@ def _holders(peek: Peek, job: Job, where: Placement) -> tuple[Holder, ...]:
     wanted = {(node, t) for node, t, _ in where.items()}
     held: dict[str, int] = {}
     for other in peek.snapshot.jobs:
-        for node, gpu_type, count in other.placement.items():
+        for node, gpu_type, count in other.held.items():
             usable = (node, gpu_type) in wanted if wanted else _could_use(job, node, gpu_type)
             if usable and other.job_id != job.job_id:
                 held[other.job_id] = held.get(other.job_id, 0) + count

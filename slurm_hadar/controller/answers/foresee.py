@@ -123,7 +123,7 @@ class _Game:
         self._idle = 0
         self._held = drawn(snapshot.jobs)
         self._leaving = [  # running jobs that are not steered: until when, and what they hold
-            (max(self.now, job.started + job.time_limit_s), job.placement)
+            (max(self.now, job.started + job.time_limit_s), job.held)
             for job in snapshot.jobs
             if job.pinned is not None and job.placement and job.started is not None and job.time_limit_s is not None
         ]
@@ -188,6 +188,7 @@ class _Game:
             state=JobState.RUNNING,
             placement=change.new,
             started=self.now,
+            whole=_whole(self._nodes, change.new) if job.needs.exclusive else EMPTY,
             unmovable=fixed,
             host=change.host,
             turns=change.turns,
@@ -256,6 +257,10 @@ class _Game:
         for job in [j for j in self._jobs.values() if j.host is not None and j.host not in self._jobs]:
             heir = heirs.setdefault(job.host or "", job.job_id)
             self._jobs[job.job_id] = replace(job, host=None if heir == job.job_id else heir)
+
+
+def _whole(nodes: Mapping[str, Node], placement: Placement) -> Placement:
+    return Placement.of({name: nodes[name].steerable_gpus for name in placement.nodes})
 
 
 def _given_back(node: Node, gpu_type: str, count: int) -> Node:

@@ -157,17 +157,15 @@ def _of(array_id: str, lines: Sequence[Line]) -> list[Line]:
 
 def _past_tasks(array_id: str, journal: Reader, active: set[str]) -> tuple[Task, ...]:
     """The tasks of an array that are over, as far as the journal knows."""
-    if "_" in array_id:
-        return ()
-    known = [journal.job(job_id) for job_id in journal.job_ids(f"{array_id}_", most=100_000)]
+    known = [journal.job(job_id) for job_id in journal.tasks(array_id)]
     over = [r for r in known if r is not None and r.stage is Stage.OVER and r.job_id not in active]
-    return tuple(Task(r.job_id, r.final.lower()) for r in sorted(over, key=lambda r: by_number(r.job_id)))
+    return tuple(Task(r.job_id, r.final.lower()) for r in over)
 
 
 def first_task(journal: Reader, job_id: str) -> str:
     """Of an array that the controller has seen, the first task that is not over; any other job is itself. Raises
     HadarError where all are over."""
-    tasks = [record for task in journal.job_ids(f"{job_id}_", most=100_000) if (record := journal.job(task))]
+    tasks = [record for task in journal.tasks(job_id) if (record := journal.job(task))]
     going_on = [record.job_id for record in tasks if record.stage is not Stage.OVER]
     if tasks and not going_on:
         raise HadarError(f"all tasks of job array {job_id} are over: hadar status {job_id} says how they ended")

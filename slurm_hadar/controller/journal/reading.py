@@ -10,8 +10,9 @@ from typing import Any
 
 from slurm_hadar.controller.journal.records import JobRecord, PastJob, Run
 from slurm_hadar.controller.journal.salvage import numbers_only, row_object, row_record, row_round
-from slurm_hadar.controller.journal.summaries import Summaries, run_rows
+from slurm_hadar.controller.journal.summaries import Summaries, row_placement, run_rows
 from slurm_hadar.errors import StoreError
+from slurm_hadar.model import Placement
 
 __all__ = ["SORTS", "Reader"]
 
@@ -72,11 +73,25 @@ class Reader(Summaries):
         return {r.job_id: r for (text,) in rows if (r := row_record(JobRecord, text)) is not None}
 
     def tasks(self, array: str) -> list[str]:
-        """Of an array, those that are known, ended or not."""
+        """Of an array, those that are known, ended or not; none of an earlier one of that number."""
         if not array.isdigit():
             return []
-        rows = self._query("SELECT job_id FROM jobs WHERE job_id GLOB ?", (f"{array}_[0-9]*",))
-        return sorted((task for (task,) in rows), key=lambda task: int(task.partition("_")[2]))
+        tasks = self._query(
+            "SELECT job_id FROM jobs WHERE job_id GLOB ? AND (ended IS NULL OR ended >= ?)",
+            (f"{array}_[0-9]*", max(self._latest("arrival", array), self._latest("arrival", f"{array}_[0-9]*"))),
+        )
+        return sorted((task for (task,) in tasks), key=lambda task: int(task.partition("_")[2]))
+
+    def _since(self, job_id: str) -> float:
+        """When a job of this id was first seen, or an array of it submitted: what is older is another's, whose number
+        was used again. 0 where nobody knows."""
+        return max(self._latest("first_seen", job_id), self._latest("arrival", f"{job_id}_[0-9]*"))
+
+    def _latest(self, moment: str, jobs: str) -> float:
+        """The latest such moment of the records of these jobs."""
+        seen = f"iif(json_valid(record), json_extract(record, '$.{moment}'), 0)"
+        found = self._query(f"SELECT max({seen}) FROM jobs WHERE job_id GLOB ?", (jobs,))[0][0]
+        return float(found) if isinstance(found, int | float) else 0.0
 
     def last_ended(self, most: int) -> list[PastJob]:
         """The jobs that ended last, the last of them last; damaged ones are left out."""
@@ -136,17 +151,50 @@ class Reader(Summaries):
 
     def history(self, job_id: str) -> list[dict[str, Any]]:
         """What became of one job in order of time: events (``event``), decisions (``kind``, with the ``mode`` of the
-        round: only those of mode act were carried out) and writes (``command``)."""
-        events = self._rows("SELECT round, time, event, why FROM events WHERE job_id = ?", (job_id,))
+        round: only those of mode act were carried out) and writes (``command``). A job that waits for the same kind of
+        reason as before has one decision for that, and another of the last round where its words are others by now."""
+        of_it = "job_id = ? AND time >= ?", (job_id, self._since(job_id))
+        events = self._rows(f"SELECT round, time, event, why FROM events WHERE {of_it[0]}", of_it[1])
         decisions = self._rows(
             "SELECT d.round, d.time, r.mode, kind, old, new, why, price, payoff FROM decisions d "
-            "LEFT JOIN rounds r USING (round) WHERE job_id = ?",
-            (job_id,),
+            "LEFT JOIN rounds r USING (round) WHERE job_id = ? AND d.time >= ? ORDER BY d.time, d.rowid",
+            of_it[1],
         )
-        writes = self._rows("SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ?", (job_id,))
+        writes = self._rows(f"SELECT round, time, command, outcome, detail FROM writes WHERE {of_it[0]}", of_it[1])
         for entry in decisions:
             entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
+        decisions += self._waits_still(job_id, decisions[-1:])
         return sorted(events + decisions + writes, key=lambda e: (e["time"], "event" not in e, "command" in e))
+
+    def _waits_still(self, job_id: str, last: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The reason of a job that goes on waiting, as of the last round, where that is not the one of its decision."""
+        now = self.wait(job_id) if last and last[0]["kind"] == "wait" else None
+        if (
+            now is None
+            or now.get("tier") == "pinned"
+            or now["round"] == last[0]["round"]
+            or now.get("why") == last[0]["why"]
+        ):
+            return []
+        rows = self._rows("SELECT time, mode FROM rounds WHERE round = ?", (now["round"],))
+        told = {key: now.get(key) for key in ("why", "price", "payoff")}
+        return [{"round": now["round"], **row, "kind": "wait", "old": {}, "new": {}, **told} for row in rows]
+
+    def last_news(self) -> dict[str, tuple[str, str, str, Placement, Placement]]:
+        """Of each job in the queue the mode of the round that decided about it last, and :attr:`Decision.news` of that;
+        a damaged one is left out."""
+        rows = self._rows(
+            "SELECT d.job_id, r.mode, d.kind, d.old, d.new, d.ground, max(d.rowid) FROM queue q "
+            "JOIN decisions d USING (job_id) JOIN jobs j USING (job_id) JOIN rounds r USING (round) "
+            "WHERE d.time >= iif(json_valid(j.record), ifnull(json_extract(j.record, '$.first_seen'), 0), 0) "
+            "GROUP BY d.job_id"
+        )
+        read = ((row, row_placement(row["old"]), row_placement(row["new"])) for row in rows)
+        return {
+            row["job_id"]: (row["mode"], row["kind"], row["ground"], old, new)
+            for row, old, new in read
+            if old is not None and new is not None
+        }
 
     def wait(self, job_id: str) -> dict[str, Any] | None:
         for number, text in self._query("SELECT round, record FROM waits WHERE job_id = ?", (job_id,)):
@@ -264,7 +312,10 @@ class Reader(Summaries):
         return run_rows(reversed(rows))
 
     def runs_of(self, job_id: str) -> list[Run]:
-        return run_rows(self._query("SELECT * FROM runs WHERE job_id = ? ORDER BY began", (job_id,)))
+        """None of an earlier job of that number."""
+        record = self.job(job_id)
+        args = (job_id, record.arrival if record else 0.0)
+        return run_rows(self._query("SELECT * FROM runs WHERE job_id = ? AND began >= ? ORDER BY began", args))
 
     def last_gain(self) -> float | None:
         """When the last round was counted in ``gains``, in epoch seconds."""

@@ -81,7 +81,8 @@ class JobRecord:
     ``turns``: of a guest on a GPU with turns, its share of these as was last told; ``held_up_s``: seconds that the job
     has lost to its company, as far as is known what it keeps beside it.
     ``reshaped``: Slurm was told of a shape of ours at some time. ``node_range``: the fewest and most nodes, where its
-    owner asked for a range.
+    owner asked for a range. ``first_seen``: the time of the round that began this record, 0 where that was not
+    recorded; what the journal has of this id from before is another job's, whose number was used again.
     """
 
     job_id: str
@@ -146,6 +147,7 @@ class JobRecord:
     reshaped: bool = False
     node_range: Sequence[int] = ()
     clock_s: float | None = None
+    first_seen: float = 0.0
 
     @property
     def past(self) -> PastJob:
@@ -234,7 +236,7 @@ class RoundRecord:
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What was decided about one job, recorded when it differs from the last one: start, move, preempt, wait, end;
-    stay where the plan was another."""
+    stay where the plan was another. ``ground``: the kind of its reason, whose words may be others in each round."""
 
     job_id: str
     kind: str
@@ -243,6 +245,12 @@ class Decision:
     why: str = ""
     price: float | None = None
     payoff: float | None = None
+    ground: str = ""
+
+    @property
+    def news(self) -> tuple[str, str, Placement, Placement]:
+        """What tells it from the decision before."""
+        return self.kind, self.ground, self.old, self.new
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +296,7 @@ class Purpose(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class WriteRecord:
     """One write to Slurm about one job and what became of it. ``purpose`` and ``defer_s``, the seconds for which it
-    puts the job off, are for the round itself: the journal does not keep them."""
+    puts the job off, are for the round itself: the journal does not keep them, but for ``renews``."""
 
     job_id: str
     command: str
@@ -296,6 +304,11 @@ class WriteRecord:
     detail: str = ""
     purpose: Purpose | None = None
     defer_s: float = 0.0
+
+    @property
+    def renews(self) -> bool:
+        """Whether it is a lease that holds, and those before it say nothing more."""
+        return self.purpose is Purpose.LEASE and self.outcome is WriteOutcome.OK
 
 
 @dataclass(frozen=True, slots=True)

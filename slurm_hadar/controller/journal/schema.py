@@ -11,7 +11,7 @@ from slurm_hadar.errors import StoreError
 
 __all__ = ["SCHEMA_VERSION", "check_tables", "migrate", "newer"]
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 _SCHEMA = """
 CREATE TABLE jobs (job_id TEXT PRIMARY KEY, ended REAL, record TEXT NOT NULL);
 CREATE TABLE rounds (
@@ -76,6 +76,9 @@ _ADDED = {
     CREATE INDEX rounds_by_time ON rounds (time);""",
     8: "CREATE INDEX jobs_by_end ON jobs (ended) WHERE ended IS NOT NULL;",
     9: "ALTER TABLE queue ADD COLUMN shares TEXT;",
+    # what is of one kind with the entry before is no news: the ground of a decision; of a job's leases the last counts
+    10: """ALTER TABLE decisions ADD COLUMN ground TEXT NOT NULL DEFAULT '';
+    ALTER TABLE writes ADD COLUMN lease INTEGER NOT NULL DEFAULT 0;""",
 }
 
 

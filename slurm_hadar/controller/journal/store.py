@@ -33,6 +33,8 @@ from slurm_hadar.errors import StoreError
 
 __all__ = ["Journal"]
 
+_MOST_WAITS = 10  # of a job whose reason goes to and fro, the last that are kept
+_IDLE = ("wait", "stay")  # decisions that change nothing
 
 _FIELDS = tuple(f.name for f in fields(JobRecord))
 
@@ -51,6 +53,11 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return entry.st_dev, entry.st_ino
+
+
+def _insert_writes(db: sqlite3.Connection, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
+    rows = ((number, now, w.job_id, w.command, w.outcome, w.detail, w.renews) for w in writes)
+    db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 class Journal(Reader):
@@ -166,6 +173,8 @@ class Journal(Reader):
             db.execute("UPDATE rounds SET record = ? WHERE round = ?", (json.dumps(asdict(record)), number))
 
     def add_decisions(self, number: int, now: float, decisions: Iterable[Decision]) -> None:
+        """Of those that change nothing about a job only the last :data:`_MOST_WAITS` are kept."""
+        decisions = list(decisions)
         rows = (
             (
                 number,
@@ -177,23 +186,32 @@ class Journal(Reader):
                 d.why,
                 d.price,
                 d.payoff,
+                d.ground,
             )
             for d in decisions
         )
+        idle = [(d.job_id, *_IDLE, _MOST_WAITS) for d in decisions if d.kind in _IDLE]
         with self.transaction() as db:
-            db.executemany("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            db.executemany("INSERT INTO decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+            db.executemany(
+                "DELETE FROM decisions WHERE rowid IN (SELECT rowid FROM decisions WHERE job_id = ? "
+                "AND kind IN (?, ?) ORDER BY round DESC, rowid DESC LIMIT -1 OFFSET ?)",
+                idle,
+            )
 
     def add_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
-        rows = ((number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes)
         with self.transaction() as db:
-            db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
+            _insert_writes(db, number, now, writes)
 
     def settle_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
-        """What came of this round's writes, instead of what was announced of them before they were sent."""
-        rows = ((number, now, w.job_id, w.command, w.outcome, w.detail) for w in writes)
+        """What came of this round's writes, instead of what was announced of them before they were sent. Of the leases
+        of a job that hold, the last is kept: a long queue gets one for each job in each round."""
+        writes = list(writes)
         with self.transaction() as db:
             db.execute("DELETE FROM writes WHERE round = ? AND outcome = ?", (number, WriteOutcome.SENT))
-            db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?)", rows)
+            renewed = ((w.job_id,) for w in writes if w.renews)
+            db.executemany("DELETE FROM writes WHERE job_id = ? AND lease", renewed)
+            _insert_writes(db, number, now, writes)
 
     def add_events(self, number: int, now: float, events: Iterable[Event]) -> None:
         rows = [(number, now, e.job_id, e.kind, e.why) for e in events]

@@ -10,7 +10,7 @@ from slurm_hadar.controller.journal.records import JobRecord, Run, placement_fro
 from slurm_hadar.controller.journal.salvage import row_object, row_record, row_round
 from slurm_hadar.model import Placement
 
-__all__ = ["ENDED_SEARCHED", "MOST_GROUPS", "Summaries", "run_rows"]
+__all__ = ["ENDED_SEARCHED", "MOST_GROUPS", "Summaries", "row_placement", "run_rows"]
 
 #: Among so many ended jobs, the newest ones, is searched for those of a user.
 ENDED_SEARCHED = 5000
@@ -28,11 +28,12 @@ def run_rows(rows: Iterable[tuple[Any, ...]]) -> list[Run]:
     return [
         Run(job_id, began, ended, placement, bool(steered))
         for job_id, began, ended, held, steered in rows
-        if (placement := _placement(held)) is not None
+        if (placement := row_placement(held)) is not None
     ]
 
 
-def _placement(text: str) -> Placement | None:
+def row_placement(text: str) -> Placement | None:
+    """The placement of a row; None if it is damaged."""
     try:
         return placement_from_json(text)
     except (AttributeError, TypeError, ValueError):

@@ -87,6 +87,7 @@ class JobViews:
             speeds=speeds,
             scaled=scaled or _NOT_SCALED,
             placement=facts.placement,
+            whole=facts.whole,
             pinned=facts.pinned,
             unmovable=self._unmovable(facts, speeds if held == form.workers else scaled.get(held, {})),
             restart_cost_s=self._restart_cost(record, comment),

@@ -23,7 +23,7 @@ def node_views(view: SlurmView, jobs: Iterable[Job]) -> tuple[Node, ...]:
     for job in jobs:
         if not (job.steerable and job.running):
             continue
-        for node, gpu_type, n in job.placement.items() if job.host is None else ():
+        for node, gpu_type, n in job.held.items() if job.host is None else ():
             on_node = gpus.setdefault(node, {})
             on_node[gpu_type] = on_node.get(gpu_type, 0) + n
         shown, nodes = view.active[job.job_id], job.placement.nodes

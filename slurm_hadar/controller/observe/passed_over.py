@@ -23,9 +23,10 @@ class PassedOver:
         self._snapshot = snapshot
         free = snapshot.capacity()
         for change in changes:
+            alone = snapshot.job[change.job_id].needs.exclusive
             for node, gpu_type, count in change.new.items():
                 if node in free and gpu_type in free[node]:
-                    free[node][gpu_type] -= count
+                    free[node][gpu_type] -= free[node][gpu_type] if alone else count
         self._free = {  # by type, the nodes that have some left
             gpu_type: {n: types[gpu_type] for n, types in free.items() if types.get(gpu_type, 0) > 0}
             for gpu_type in {t for types in free.values() for t, count in types.items() if count > 0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,6 +22,12 @@ class SlurmView:
     facts: NodeBook
     comments: Mapping[str, JobComment]
     active: Mapping[str, SlurmJob]
+
+    @functools.cached_property
+    def alone(self) -> Mapping[str, Mapping[str, int]]:
+        """The nodes on which one job is, and how many GPUs of each type it has there."""
+        there = Counter(node for job in self.active.values() for node in job.nodes)
+        return {node.name: dict(node.used) for node in self.state.nodes if there[node.name] == 1}
 
     @classmethod
     def of(cls, state: ClusterState, memory_gb: Mapping[str, int] | None = None) -> SlurmView:

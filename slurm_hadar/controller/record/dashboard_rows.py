@@ -88,7 +88,7 @@ class DashboardRows:
     def _note_runs(self, snapshot: Snapshot) -> list[Run]:
         """Runs that began or are over since the last look."""
         running = {
-            job.job_id: Run(job.job_id, job.started or snapshot.time, None, job.placement, job.pinned is None)
+            job.job_id: Run(job.job_id, job.started or snapshot.time, None, job.held, job.pinned is None)
             for job in snapshot.jobs
             if job.running and job.placement
         }
@@ -219,7 +219,7 @@ def gpu_use(snapshot: Snapshot) -> dict[str, tuple[int, int]]:
             total[gpu_type] = total.get(gpu_type, 0) + count
             used[gpu_type] = used.get(gpu_type, 0) + node.taken.get(gpu_type, 0)
     for job in (j for j in snapshot.steerable_jobs if j.host is None):
-        for gpu_type, count in job.placement.by_type.items():
+        for gpu_type, count in job.held.by_type.items():
             used[gpu_type] = used.get(gpu_type, 0) + count
     return {t: (min(used[t], n), n) for t, n in sorted(total.items())}
 

@@ -27,6 +27,9 @@ __all__ = ["JournalRecorder", "Recorder"]
 log = logging.getLogger(__name__)
 # how long something is still to be waited for: another round says another number, and nothing else has changed
 _COUNTDOWN = re.compile(r"\b(in|another) \d+ (s|min)\b")
+# kinds of reasons: whether those before a job in the queue hold the GPUs already or get them next goes to and fro
+_TURN = "waits-for-its-turn"
+_GROUNDS = {Tier.CANNOT_RUN: "cannot-run", Tier.CAPACITY: _TURN, Tier.POLICY: _TURN, Tier.TRANSIENT: "kept-out"}
 
 
 class Recorder(abc.ABC, Generic[SeenT]):
@@ -82,7 +85,8 @@ class JournalRecorder(Recorder[Observation]):
         self._best_effort = best_effort or BestEffort()
         self._number = 0
         self.reconfigure(policy, params, keep_s)
-        self._last_change: dict[str, int] = {}  # a hash of it: jobs are many, and reasons long
+        # what was told last of each job, as hashes since jobs are many; None: as the journal has it
+        self._told: dict[str, int] | None = None
         self._expired = 0.0
         self._kept: Mapping[str, Any] = {}
         self._dashboard = DashboardRows(journal)
@@ -112,7 +116,7 @@ class JournalRecorder(Recorder[Observation]):
             self._dashboard.update(record.mode, seen, *self._planned, outcome)
             self._planned = Plan("", abstains=True), {}
             self._journal.add_events(number, record.time, seen.events)
-            self._note_decisions(number, record.time, seen, outcome)
+            self._note_decisions(number, record, seen, outcome)
             if record.time - self._expired > 3600:
                 self._expired = record.time
                 self._journal.expire(record.time - self._keep_s)
@@ -122,22 +126,16 @@ class JournalRecorder(Recorder[Observation]):
         with self._best_effort():
             self._journal.note_starts({j: (i.low, i.high) for j, i in found.items() if i.high is not None})
 
-    def _note_decisions(self, number: int, now: float, seen: Seen, outcome: Outcome) -> None:
-        """Record changes, and reasons of waiting, or of staying against the plan, when they change, a countdown in them
-        aside; staying by the plan needs no word."""
-        self._journal.add_decisions(number, now, self._decisions(seen, outcome))
-
-    def _decisions(self, seen: Seen, outcome: Outcome) -> Iterator[Decision]:
-        for change in outcome.changes:
-            key = hash((str(change.kind), _COUNTDOWN.sub("", change.why), change.old, change.new))
-            by_plan = change.kind is ChangeKind.STAY and not change.veto
-            if by_plan or self._last_change.get(change.job_id) == key:
-                continue
-            self._last_change[change.job_id] = key
-            yield Decision(change.job_id, change.kind, change.old, change.new, change.why, change.price, change.payoff)
-        for job_id, final in seen.finished:
-            self._last_change.pop(job_id, None)
-            yield Decision(job_id, "end", EMPTY, EMPTY, final.lower())
+    def _note_decisions(self, number: int, record: RoundRecord, seen: Seen, outcome: Outcome) -> None:
+        """Record changes, and reasons of waiting, or of staying against the plan, when they are of another kind: who
+        holds the GPUs, and for how long, is said differently in each round, and nothing has happened. Staying by the
+        plan needs no word; what was said only, and is done now, does."""
+        told = self._told
+        if told is None:
+            told = {job_id: _key(seen, job_id, *news) for job_id, news in self._journal.last_news().items()}
+        self._told = None  # until it is written
+        self._journal.add_decisions(number, record.time, _decisions(record.mode, seen, outcome, told))
+        self._told = told
 
     def recall(self) -> Mapping[str, Any]:
         self._kept = memory_of(self._journal, self._owner)
@@ -155,6 +153,30 @@ class JournalRecorder(Recorder[Observation]):
         with self._best_effort():
             self._journal.save_memory(self._owner, text)
             self._kept = memory
+
+
+def _key(seen: Seen, job_id: str, *news: object) -> int:
+    """With the job's arrival, since its number may have been another's a round ago."""
+    job = seen.snapshot.job.get(job_id)
+    return hash((None if job is None else job.arrival, news))
+
+
+def _decisions(mode: str, seen: Seen, outcome: Outcome, told: dict[str, int]) -> Iterator[Decision]:
+    """What is news after what was ``told`` of each job, which is brought up to date."""
+    for change in outcome.changes:
+        if change.kind is ChangeKind.STAY and not change.veto:
+            continue
+        ground = _COUNTDOWN.sub("", change.veto) or ("" if change.tier is None else _GROUNDS[change.tier])
+        decision = Decision(
+            change.job_id, str(change.kind), change.old, change.new, change.why, change.price, change.payoff, ground
+        )
+        key = _key(seen, change.job_id, mode, *decision.news)
+        if told.get(change.job_id) != key:
+            told[change.job_id] = key
+            yield decision
+    for job_id, final in seen.finished:
+        told.pop(job_id, None)
+        yield Decision(job_id, "end", EMPTY, EMPTY, final.lower())
 
 
 class _Waits(Mapping[str, dict[str, Any]]):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_hadar.config import Config, GuardSection
-from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot
+from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot, Tier
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.shared_gpus.company import all_accept, may_be_several, on_same_gpu, shares_kept
@@ -52,7 +52,7 @@ class Change:
     """What shall happen to one job: from ``old`` to ``new``. ``reason`` is the policy's; ``veto`` is why it is put off
     instead, "" for a change that may be. ``payoff`` orders changes when not all may be. ``host``: the job on whose GPU
     it then is a guest, with this share of the ``turns`` there. ``shards``: of how many shards of its GPU Slurm is told,
-    0 = as many as its owner asked for."""
+    0 = as many as its owner asked for. ``tier``: what kind of reason the policy's is, of a job that is to wait."""
 
     kind: ChangeKind
     job_id: str
@@ -65,6 +65,7 @@ class Change:
     host: str | None = None
     turns: float = EQUAL
     shards: int = 0
+    tier: Tier | None = None
 
     @property
     def why(self) -> str:
@@ -81,20 +82,20 @@ def _change(snapshot: Snapshot, job: Job, plan: Plan) -> Change:
     job_id = job.job_id
     new = plan.placements.get(job_id, EMPTY)
     wait = plan.waits.get(job_id)
-    why, price = (wait.why, wait.price) if wait else ("", None)
+    why, price, tier = (wait.why, wait.price, wait.tier) if wait else ("", None, None)
     payoff = plan.payoffs.get(job_id, 0.0)
     company: dict[str, Any] = {"host": plan.guests.get(job_id), "turns": plan.turns.get(job_id, EQUAL)}
     if job_id in plan.guests and job.host != plan.guests[job_id]:
         why = why or _company(snapshot, job, plan)
     if job.state is not JobState.RUNNING:
         kind = ChangeKind.START if new.shares else ChangeKind.WAIT
-        return Change(kind, job_id, EMPTY, new, why, payoff, price, **company)
+        return Change(kind, job_id, EMPTY, new, why, payoff, price, **company, tier=tier)
     old = job.placement
     stays = new == old and on_same_gpu(snapshot, plan, job)
     kind = ChangeKind.STAY if stays else ChangeKind.MOVE if new else ChangeKind.PREEMPT
     if kind is ChangeKind.MOVE and not why:
         why = _gain(job, old, new)
-    return Change(kind, job_id, old, new, why, payoff, price, **company)
+    return Change(kind, job_id, old, new, why, payoff, price, **company, tier=tier)
 
 
 def _company(snapshot: Snapshot, guest: Job, plan: Plan) -> str:
@@ -261,7 +262,7 @@ def _fit(ledger: Ledger, changes: list[Change], vetoed: Mapping[str, str]) -> tu
     for change in changes:
         held = decided.get(change.job_id, change)
         if held.kind is ChangeKind.STAY and not _is_guest(ledger.arena.snapshot, held):
-            ledger.take(gang(held.old))
+            ledger.take(gang(ledger.arena.snapshot.job[held.job_id].held))
     failed: dict[str, str] = {}
     new = [c for c in changes if c.kind is not ChangeKind.WAIT and c.kind is not ChangeKind.STAY and c.kind.occupies]
     for change in sorted(new, key=lambda c: (not c.kind.stops, -c.payoff, c.job_id)):

@@ -41,6 +41,7 @@ __all__ = [
     "shared_form",
     "types_of",
     "unreadable",
+    "whole_of",
 ]
 
 _NO_SHARDS = (
@@ -313,6 +314,16 @@ def placement_of(job: SlurmJob, nodes: Mapping[str, NodeFacts]) -> Placement:
     if len(types) != len(job.nodes) or None in types.values():
         return EMPTY
     return Placement.of({name: {gpu_type: each} for name, gpu_type in types.items() if gpu_type})
+
+
+def whole_of(job: SlurmJob, placement: Placement, alone: Mapping[str, Mapping[str, int]]) -> Placement:
+    """All GPUs of the nodes of a running job, where Slurm has given it these whole; EMPTY where it has only those of
+    its placement. ``alone``: what is in use on nodes where one job is; with ``--exclusive=user`` that is what it asked
+    for."""
+    if not job.exclusive or job.shards or not set(placement.nodes) <= alone.keys():
+        return EMPTY
+    whole = Placement.of({node: {t: max(n, alone[node].get(t, 0))} for node, t, n in placement.items()})
+    return EMPTY if whole == placement else whole
 
 
 def gpus_asked(job: SlurmJob) -> int | None:

@@ -267,7 +267,7 @@ def _crowded_out(snapshot: Snapshot, plan: Plan) -> list[str]:
     ledger = Ledger(arena, arena.capacity)
     for job in snapshot.steerable_jobs:
         if not job.running or placements.get(job.job_id) == job.placement:
-            ledger.take(arena.gang(job.placement))  # one on its way out still holds it
+            ledger.take(arena.gang(job.held))  # one on its way out still holds it
     new = [(snapshot.job[j], p) for j, p in placements.items() if j in snapshot.job and p != snapshot.job[j].placement]
     found = []
     for job, placement in sorted(new, key=lambda pair: _rank(pair[0], pair[1], plan)):

@@ -58,8 +58,8 @@ class Arena:
         capacity = [n for _, _, n in pairs]
         arena = cls(snapshot, tuple((node, t) for node, t, _ in pairs), capacity, capacity.copy())
         arena._sort_jobs()
-        for placement in (*arena.kept.values(), *arena.bound.values()):
-            for slot, count in arena.gang(placement):
+        for job_id in (*arena.kept, *arena.bound):
+            for slot, count in arena.gang(snapshot.job[job_id].held):
                 arena.free[slot] = max(0, arena.free[slot] - count)
         return arena
 

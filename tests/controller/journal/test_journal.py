@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
+from slurm_hadar.controller.journal import (
+    DashboardChanges,
+    Decision,
+    Event,
+    JobRecord,
+    Journal,
+    Purpose,
+    RoundRecord,
+    Run,
+    WriteOutcome,
+    WriteRecord,
+)
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 
@@ -109,6 +121,7 @@ def test_an_older_schema_is_brought_up_to_date(tmp_path: Path) -> None:
         "DROP TABLE queue; DROP TABLE speeds; DROP TABLE nodes; DROP TABLE runs; DROP TABLE price_history; "
         "DROP TABLE gains; DROP INDEX decisions_by_time; DROP INDEX rounds_by_time; DROP INDEX jobs_by_end; "
         "ALTER TABLE waits DROP COLUMN price; ALTER TABLE waits DROP COLUMN starts; "
+        "ALTER TABLE decisions DROP COLUMN ground; ALTER TABLE writes DROP COLUMN lease; "
         "PRAGMA user_version = 1;"
     )
     journal.close()
@@ -200,3 +213,50 @@ def test_a_file_that_is_taken_away_is_not_written_to(tmp_path: Path, replaced: b
         journal.save_jobs([JobRecord("2")])
     assert not told.value.passes
     journal.close()
+
+
+def test_a_reason_that_goes_to_and_fro_does_not_fill_the_journal() -> None:
+    """Of what changes nothing about a job the last ten are kept; what does is never forgotten for it."""
+    journal = Journal(":memory:")
+    for n in range(30):
+        kinds = ["start" if n == 3 else "wait"]
+        journal.add_decisions(n, float(n), [Decision(j, kind, why=str(n)) for j in ("7", "8") for kind in kinds])
+
+    assert [e["why"] for e in journal.history("7")] == ["3", *map(str, range(20, 30))] and len(
+        journal.history("8")
+    ) == 11
+
+
+def test_the_last_of_the_leases_that_hold_is_kept() -> None:
+    """What was refused, and what was sent without an answer, as by a controller that was killed, stays."""
+    journal, command = Journal(":memory:"), "update 7 StartTime=now+720"
+    lease = WriteRecord("7", command, WriteOutcome.OK, purpose=Purpose.LEASE)
+    for number, outcome in enumerate((WriteOutcome.OK, WriteOutcome.REFUSED, WriteOutcome.OK, WriteOutcome.OK)):
+        journal.add_writes(number, float(number), [replace(lease, outcome=WriteOutcome.SENT)])
+        if number != 2:
+            journal.settle_writes(number, float(number), [replace(lease, outcome=outcome)])
+    journal.settle_writes(4, 4.0, [replace(lease, purpose=Purpose.NUDGE)])
+
+    assert [(e["round"], e["outcome"]) for e in journal.history("7")] == [
+        (1, "refused"), (2, "sent"), (3, "ok"), (4, "ok"),
+    ]  # fmt: skip
+
+
+def test_a_number_that_is_used_again() -> None:
+    """What the journal has of the job before is not told of this one, nor that of an array of an array's number."""
+    journal, held = Journal(":memory:"), Placement.of({"n1": {"v100": 1}})
+    journal.save_jobs([JobRecord("27_0", first_seen=5.0, ended=20.0), JobRecord("28", first_seen=5.0, ended=20.0)])
+    for job in ("27", "28"):
+        journal.add_decisions(1, 10.0, [Decision(job, "wait"), Decision(job, "end", why="gone")])
+        journal.add_events(1, 10.0, [Event(job, "slurm", "on n1")])
+        journal.add_writes(1, 10.0, [WriteRecord(job, f"update {job} StartTime=now+720", WriteOutcome.OK)])
+    runs = [Run("27", 8.0, 20.0, held, True), Run("27", 31.0, None, held, True)]
+    journal.update_dashboard(40.0, DashboardChanges(runs=runs))
+    journal.save_jobs(
+        [JobRecord("27", arrival=30.0, first_seen=32.0), JobRecord("28_0", arrival=30.0, first_seen=32.0)]
+    )
+    journal.add_decisions(2, 32.0, [Decision("27", "start", new=held)])
+
+    assert [e["kind"] for e in journal.history("27")] == ["start"] and journal.history("28") == []
+    assert (journal.tasks("27"), journal.tasks("28")) == ([], ["28_0"])
+    assert [run.began for run in journal.runs_of("27")] == [31.0]

@@ -261,6 +261,23 @@ def test_nodes_and_whole_nodes_as_asked_for(live: Any, poll: Any) -> None:
     assert set(live.gpus(other)) < {"v100-1", "v100-2"}
 
 
+def test_who_has_a_whole_node_gives_way_to_a_gang(live: Any, poll: Any) -> None:
+    """Slurm gives --exclusive jobs all GPUs of their nodes; the gang needs more of two than the jobs there train on."""
+    long, short = (f"hadar:model=resnet18,batch=64,steps={steps},lose=yes" for steps in (90_000_000, 100))
+    alone = [live.submit("--gres=gpu:1", "--exclusive", comment=long) for _ in range(3)]
+    poll(lambda: all(live.state_of(job) == "RUNNING" for job in alone))
+    gang = live.submit("--gres=gpu:2", "-N2", comment=short)
+    controller = live.controller(*QUICK, policy=registry.get("srtf"))
+
+    snapshot = controller.run_round().seen.snapshot
+
+    assert all(n.steerable_gpus == n.gpus for n in snapshot.nodes)
+    assert {(snapshot.job[j].placement.workers, snapshot.job[j].held.workers) for j in alone} == {(1, 2)}
+    rounds_until(controller, lambda: live.state_of(gang) == "RUNNING", poll)
+    assert sorted(len(gpus) for _, gpus in live.gpus(gang).values()) == [2, 2]
+    assert [live.state_of(j) for j in alone].count("RUNNING") == 1
+
+
 def test_the_least_mode_of_all_partitions_counts(live: Any, poll: Any) -> None:
     """A job that waits in two partitions, one of them in mode observe, is not touched; when Slurm has started it, it is
     in one of them, whose mode counts."""

@@ -143,7 +143,7 @@ def test_runs_are_those_that_slurm_showed(bench: Any) -> None:
     job = b.slurm.submit(gpus=2, comment="")
     b.slurm.start(job, "v100-1")
     began = b.slurm.jobs[job].start - 100
-    b.slurm.jobs[job] = replace(b.slurm.jobs[job], start=began)
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], submit=began, start=began)
     b.controller.run_round()
     (run,) = b.journal.runs_of(job)
     assert (run.began, run.ended, run.held, run.steered) == (began, None, ON_V100, False)

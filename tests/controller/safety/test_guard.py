@@ -114,3 +114,14 @@ def test_reasons_name_the_limit() -> None:
     (change,) = limit(snapshot, changes_of(snapshot, plan), load(None, ["guard.max_preemptions=0"]))
 
     assert change.kind is ChangeKind.STAY and "guard.max_preemptions = 0" in change.why
+
+
+def test_who_stays_keeps_the_whole_of_its_node() -> None:
+    """A job that has its node to itself, and is not stopped after all: the gang that was to have the node waits."""
+    at, whole, wanted = (Placement.of({"a": {"v100": n}}) for n in (1, 4, 2))
+    alone = Job("1", Form(1), state=JobState.RUNNING, placement=at, whole=whole, speeds={"v100": Speed(1.0)})
+    snapshot = Snapshot(0.0, (Node("a", {"v100": 4}),), (alone, Job("2", Form(2), speeds={"v100": Speed(1.0)})))
+    changes = changes_of(snapshot, Plan("x", {"2": wanted}))
+
+    assert [c.kind for c in fit(snapshot, changes, {})] == [ChangeKind.PREEMPT, ChangeKind.START]
+    assert [c.kind for c in fit(snapshot, changes, {"1": "so"})] == [ChangeKind.STAY, ChangeKind.WAIT]

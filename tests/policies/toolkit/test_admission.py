@@ -224,6 +224,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             at = Placement.of({where: {"v100" if where == "n1" else "k80": size}})
             movable = draw(st.sampled_from([None, "stays"]))
             one = job(f"a{i}", size, needs=one.needs, state=JobState.RUNNING, placement=at, unmovable=movable)
+            if one.needs.exclusive and free[where] == 4 - size:
+                free[where] = 0
+                one = replace(one, whole=Placement.of({where: {"v100" if where == "n1" else "k80": 4}}))
         jobs.append(one)
     quotas = tuple(Quota(name, float(draw(st.integers(-1, 6))), f"{name} is used up") for name in ("q", "r"))
     return cluster(

@@ -26,9 +26,10 @@ from slurm_hadar.controller.steering.rules import (
     placement_of,
     shared_form,
     unreadable,
+    whole_of,
 )
 from slurm_hadar.controller.words import clock
-from slurm_hadar.model import NO_NEEDS, Form, JobState, Mix, Needs, Placement
+from slurm_hadar.model import EMPTY, NO_NEEDS, Form, JobState, Mix, Needs, Placement
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import Reservation, SlurmJob
 from slurm_hadar.throughput.store import workload_key
@@ -40,10 +41,11 @@ __all__ = ["FactFinder", "JobFacts"]
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """``pinned``: why the job is left to Slurm, None for one that may be steered. ``placement``: the GPUs that it runs
-    on. ``needs``: what it takes beside GPUs. ``blocked``: why Slurm would not start it now, ``blocked_until``: for how
-    long (None: nobody knows). ``weight``: what it counts. ``forecast``: how long it is expected to be, where nobody
-    states it and forecasts are to be used. ``host``: the job on whose GPU it runs as a guest. ``preempts``: it waits,
-    and is left to Slurm for the sake of those that Slurm may stop for it."""
+    on; ``whole``: all of its nodes', where it was given these whole. ``needs``: what it takes beside GPUs. ``blocked``:
+    why Slurm would not start it now, ``blocked_until``: for how long (None: nobody knows). ``weight``: what it counts.
+    ``forecast``: how long it is expected to be, where nobody states it and forecasts are to be used. ``host``: the job
+    on whose GPU it runs as a guest. ``preempts``: it waits, and is left to Slurm for the sake of those that Slurm may
+    stop for it."""
 
     job: SlurmJob
     comment: JobComment
@@ -59,6 +61,7 @@ class JobFacts:
     host: str | None = None
     blocked_until: float | None = None
     preempts: bool = False
+    whole: Placement = EMPTY
 
     def workload(self, workers: int) -> str:
         """What the speed of a gang of ``workers`` is filed under: its model and then batch per worker, or user and job
@@ -108,7 +111,9 @@ class FactFinder:
             self._sources.lessons.forget(job)
         self._keep_off_vain_nodes(job, record)
         graph = self._graph(job, comment, record)
-        self._records.note_run(record, job, self._view.facts, self._now)
+        placement = placement_of(job, self._view.facts)
+        whole = whole_of(job, placement, self._view.alone) if placement else EMPTY
+        self._records.note_run(record, job, self._view.facts, whole, self._now)
         pinned = self._pinned(job, comment, record, fault)
         form = self._form(job, comment, record, graph)
         if pinned is None and job.state is JobState.PENDING:
@@ -123,12 +128,13 @@ class FactFinder:
             pinned=pinned,
             form=form,
             graph=graph,
-            placement=placement_of(job, self._view.facts),
+            placement=placement,
             needs=needs,
             blocked=None if pinned else self._blocked(job, record, form, needs, reservation),
             blocked_until=reservation.start if reservation else None,
             weight=self._weight(job, comment, record),
             forecast=None if pinned else self._forecast(job, comment, record),
+            whole=whole,
         )
 
     def keep(self, facts: JobFacts, promises: Promises) -> JobFacts:

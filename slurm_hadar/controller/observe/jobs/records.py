@@ -14,7 +14,7 @@ from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeFacts, gpus_asked, may_retry
 from slurm_hadar.controller.words import clock
-from slurm_hadar.model import JobState
+from slurm_hadar.model import JobState, Placement
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 
@@ -100,7 +100,7 @@ class JobRecords:
                     shards, shape = shape[0], (1, *shape[1:])
             record = JobRecord(
                 job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now,
-                shards=shards, node_range=() if steered else _node_range(job),
+                shards=shards, node_range=() if steered else _node_range(job), first_seen=now,
             )  # fmt: skip
             self.all[job.job_id] = record
         elif job.state is JobState.PENDING:
@@ -191,8 +191,11 @@ class JobRecords:
             record.ran_s = {}
         return again
 
-    def note_run(self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], now: float) -> None:
-        """Attained service in GPU-seconds: the time since it was last booked, in each round that sees the job run."""
+    def note_run(
+        self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], whole: Placement, now: float
+    ) -> None:
+        """Attained service in GPU-seconds: the time since it was last booked, in each round that sees the job run. Its
+        user has had all GPUs of nodes that it was given ``whole``."""
         if job.state is not JobState.RUNNING:
             self._note_end(record, now)
             return
@@ -209,7 +212,7 @@ class JobRecords:
         record.serve(ran_s, gpus_asked(job) or record.workers)
         keeps = record.company.get("keeps")
         record.held_up_s += ran_s * (0.0 if keeps is None else 1.0 - min(1.0, float(keeps)))
-        gpus = _gpus_by_type(job, facts)
+        gpus = whole.by_type or _gpus_by_type(job, facts)
         self._usage.book(job.user, job.account, gpus, ran_s, now)
         if gpus:
             most = max(sorted(gpus), key=lambda gpu_type: gpus[gpu_type])
@@ -300,7 +303,7 @@ def _shape(job: SlurmJob) -> tuple[int, int, int, int]:
     return workers, nodes, tasks, cpus
 
 
-def _gpus_by_type(job: SlurmJob, facts: Mapping[str, NodeFacts]) -> dict[str, float]:
+def _gpus_by_type(job: SlurmJob, facts: Mapping[str, NodeFacts]) -> Mapping[str, float]:
     """Where Slurm does not say how a job's GPUs lie on its nodes they count as spread evenly."""
     gpus = gpus_asked(job) or 0
     by_type: dict[str, float] = {}
