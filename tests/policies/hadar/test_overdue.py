@@ -86,6 +86,18 @@ def test_where_it_waits_for_room_nobody_is_started_who_could_not_be_moved(
     assert all(("kept free for 1, which is overdue" in why) is bool(bound) for why in told)
 
 
+def test_who_is_gone_by_when_there_is_room_may_run_meanwhile(job: Any, running: Any, snapshot: Any) -> None:
+    """The gang waits for the one that must stay, 1000 s; a plan that weighs the little that more like it would cost the
+    gang would start one after the other."""
+    stays = running("9", {"a": {"v100": 1}}, unmovable="exempt", steps=10_000.0)
+    stuck = {"unmovable": "saves nothing", "p100": None, "k80": None, "restart_cost_s": 1.0}
+    jobs = [wide(job, "1", arrival=0.0), stays, job("2", steps=5_000.0, **stuck), job("3", steps=11_000.0, **stuck)]
+    found = get("hadar").allocate(snapshot(jobs, NODE, memory={"since": {"1": -1e6}}))
+    assert "plan" in found.memory and set(found.placements) == {"9", "2"}
+    without = get("hadar", overdue=0.0).allocate(snapshot(jobs, NODE))
+    assert set(without.placements) == {"9", "2", "3"}
+
+
 @given(snapshots(), st.floats(0.0, 20.0), st.data())
 def test_who_goes_first_has_waited_and_counts_as_the_smallest(seen: Snapshot, bound: float, data: Any) -> None:
     """And no more than a tenth of the GPUs go by that, or one job's."""

@@ -59,12 +59,12 @@ class _Layout:
 
     def run_queued(self) -> None:
         """Those of each pool's queue who run."""
+        for row in self.queueing.first:
+            self._lay_out(np.array([row]), self.queues.column)
         if self.queueing.schedule is not None:
             self._run_planned(self.queueing.schedule)
             return
         workers = self.outlook.workers[self.outlook.rows, self.queues.column].astype(int)
-        for row in self.queueing.first:
-            self._lay_out(np.array([row]), self.queues.column)
         for pool in range(len(self.outlook.pools) if self.outlook.jobs else 0):
             self._lay_out(self._chosen(pool, workers), self.queues.column)
 
@@ -76,13 +76,14 @@ class _Layout:
         workers[now] = self.outlook.workers[now, schedule.now[now]]
         for pool in range(len(self.outlook.pools)):
             mine = now[self.outlook.pool_of[schedule.now[now]] == pool]
+            mine = mine[self._admitted(pool, mine, schedule.now)]
             self._lay_out(first_fit(mine, workers, self._free(pool)), schedule.now)
 
     def _chosen(self, pool: int, workers: Ints) -> Ints:
         """The jobs to run on the pool: critical ones first, the longest of them first, then the others by density."""
         outlook, queues = self.outlook, self.queues
         inside = np.flatnonzero((outlook.pool_of[queues.column] == pool) & ~self.placed)
-        inside = inside[self._admitted(pool, inside)]
+        inside = inside[self._admitted(pool, inside, queues.column)]
         free = self._free(pool)
         if not len(inside) or free <= 0:
             return inside[:0]
@@ -102,14 +103,24 @@ class _Layout:
         value = self._density(inside, key, _USE_WEIGHT) * workers
         return np.concatenate([first, choose(others, workers, value, free)])
 
-    def _admitted(self, pool: int, rows: Ints) -> Bools:
-        """Whether each may have GPUs of the pool: where one that goes first waits for room, nobody who could not be
-        moved again is started."""
-        outlook, column = self.outlook, self.queues.column
-        if all(self.placed[row] or outlook.pool_of[column[row]] != pool for row in self.queueing.first):
+    def _admitted(self, pool: int, rows: Ints, column: Ints) -> Bools:
+        """Whether each may have GPUs of the pool, in its ``column[n]``: where one that goes first waits for room, none
+        that could not be moved again is started who would still be there by then."""
+        outlook, queues = self.outlook, self.queues
+        wait = [r for r in self.queueing.first if not self.placed[r] and outlook.pool_of[queues.column[r]] == pool]
+        if not wait:
             return np.ones(len(rows), bool)
-        stuck = [outlook.jobs[row].unmovable is not None and row not in self.queueing.first for row in rows.tolist()]
-        return ~np.array(stuck, bool)
+        room_s = min(self._room_in_s(pool, int(outlook.workers[r, queues.column[r]])) for r in wait)
+        stuck = np.array([outlook.jobs[r].unmovable is not None and r not in wait for r in rows.tolist()], bool)
+        admitted: Bools = ~stuck | (outlook.run_s[rows, column[rows]] + outlook.restart_s[rows] <= room_s)
+        return admitted
+
+    def _room_in_s(self, pool: int, count: int) -> float:
+        """When jobs that must stay leave so many GPUs of the pool."""
+        slots = self.outlook.pools[pool].slots
+        ends_s = sorted(until for slot in slots for until in self.outlook.until_s[slot])
+        missing = count - (sum(self.outlook.arena.capacity[slot] for slot in slots) - len(ends_s))
+        return ends_s[min(missing, len(ends_s)) - 1] if missing > 0 else 0.0
 
     def _density(self, inside: Ints, key: Floats, use_weight: float) -> Floats:
         """Worth of a GPU for a round, by job: ends of jobs per second, and its being in use at all."""
@@ -225,7 +236,7 @@ class _Layout:
         rows = np.flatnonzero(~self.placed & np.isfinite(run_s) & (outlook.workers[:, column] <= free))
         if self.queueing.schedule is not None:  # which has weighed whether to wait is better
             rows = rows[[outlook.jobs[r].unmovable is None for r in rows]]
-        rows = rows[self._admitted(pool, rows)]
+        rows = rows[self._admitted(pool, rows, np.full(len(outlook.jobs), column))]
         rows = rows[self._gains(rows, column)]
         density = worth[rows] * own[rows] / (run_s[rows] * outlook.workers[rows, column])
         density = density * np.where(outlook.held[rows] == column, 1.0 + self.switch_gain, 1.0)

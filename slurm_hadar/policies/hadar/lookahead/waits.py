@@ -70,7 +70,7 @@ def _because_of_overdue(queueing: Queueing, placements: Mapping[str, Placement])
         if job.job_id in placements:
             continue
         yield job.job_id, "it has waited so long for its length that it goes before all others (overdue)"
-        for other in np.flatnonzero(pool_of == pool_of[row]) if queueing.schedule is None else ():
+        for other in np.flatnonzero(pool_of == pool_of[row]):
             if outlook.jobs[other].unmovable is not None and other not in queueing.first:
                 gpu_type = outlook.pools[pool_of[row]].gpu_type
                 yield (
