@@ -26,8 +26,10 @@ from slurm_hadar.slurm.limits import QUESTIONS, parse_bounds
 from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers
 from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, SlurmNode, Write, WriteResult
 
-__all__ = ["CliBackend"]
+__all__ = ["HIDDEN", "CliBackend"]
 
+#: Why a user may not ask for the nodes or the queue, most likely.
+HIDDEN = "PrivateData in slurm.conf seems to hide nodes or partitions from this user"
 log = logging.getLogger(__name__)
 _AWAY = re.compile(
     r"unable to contact slurm controller|connection refused|communication connection failure|timed out|"
@@ -233,7 +235,7 @@ class CliBackend(Backend):
     def _read_once(self, command: list[str]) -> str:
         stdout, stderr, code = self._run(command)
         if code != 0:
-            raise SlurmError(f"{command[0]} failed: {_first_line(stderr)}", command=" ".join(command))
+            raise _failed(command, stderr)
         return stdout
 
     def _read_long(self, command: list[str]) -> Iterator[str]:
@@ -241,7 +243,7 @@ class CliBackend(Backend):
         file = os.fdopen(os.memfd_create(command[0]), "w+b", buffering=0)
         _, stderr, code = self._run(command, into=file)
         if code != 0:
-            raise SlurmError(f"{command[0]} failed: {_first_line(stderr)}", command=" ".join(command))
+            raise _failed(command, stderr)
         file.seek(0)
         text = io.TextIOWrapper(io.BufferedReader(file), encoding="utf-8", errors="replace", newline="")
         return iter(lambda: text.read(_PART), "")
@@ -371,6 +373,13 @@ def _named(text: str) -> list[str]:
             every = int(step) if step.isdecimal() and int(step) else 1
             found += [f"{array}_{task}" for task in range(int(low), int(high or low) + 1, every)]
     return found
+
+
+def _failed(command: Sequence[str], stderr: str) -> SlurmError:
+    why = _first_line(stderr)
+    if command[0] in ("sinfo", "squeue") and "permission denied" in why.lower():
+        why += f"; {HIDDEN}"
+    return SlurmError(f"{command[0]} failed: {why}", command=" ".join(command))
 
 
 def _first_line(text: str) -> str:
