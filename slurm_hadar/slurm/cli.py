@@ -114,7 +114,7 @@ class CliBackend(Backend):
 
     def _nodes(self, read: Callable[[list[str]], str]) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
         mark = _mark()
-        fields = (*parsing.NODE_FIELDS, *parsing.TIER_FIELDS)
+        fields = (*parsing.NODE_FIELDS, *parsing.MORE_NODE_FIELDS)
         option = parsing.format_option(fields, mark)
         return parsing.parse_nodes(read(["sinfo", "--local", "-h", "-N", "-O", option]), mark, fields)
 
@@ -135,12 +135,17 @@ class CliBackend(Backend):
     def _bounds(self) -> Bounds:
         """One call for all; what this user may not see, or this Slurm does not answer, is not in it."""
         try:
-            return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0])
+            return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0], self._job_defaults())
         except SlurmError as error:  # jobs and nodes were read: what they are kept from is then learned by trying
             if str(error) != self._bounds_fault:
                 self._bounds_fault = str(error)
                 log.warning("limits, licences and reservations cannot be read: %s", error)
             return Bounds()
+
+    def _job_defaults(self) -> str:
+        """Those of partitions that have none of their own."""
+        match = re.search(r"^JobDefaults\s*=\s*(\S+)", self.config_text(), re.MULTILINE)
+        return match[1] if match else ""
 
     def _memory_counts(self) -> bool:
         return "MEMORY" in self._setting("SelectTypeParameters").upper()
@@ -162,7 +167,8 @@ class CliBackend(Backend):
 
     def each_job(self) -> Iterator[SlurmJob]:
         mark = _mark()
-        fields = (*(parsing.newer_fields() if self._tells_exclusive else parsing.JOB_FIELDS), parsing.DEADLINE)
+        known = parsing.newer_fields() if self._tells_exclusive else parsing.JOB_FIELDS
+        fields = (*known, *parsing.MORE_JOB_FIELDS)
         option = parsing.format_option(fields, mark)
         parts = self._retry(self._read_long, ["squeue", "--local", "-h", "-r", "-t", "all", "-O", option])
         return parsing.each_job(parts, mark, fields)
