@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.model import Draw, JobState, Needs, Quota
+from slurm_hadar.model import Draw, Form, JobState, Needs, Quota
 from slurm_hadar.slurm.state import ClusterState, Limit, Reservation, SlurmJob, SlurmNode
 
 __all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room"]
@@ -196,7 +196,7 @@ class QuotaBook:
 
     def needs(self, job: SlurmJob, record: JobRecord) -> Needs:
         """What the job takes beside GPUs, in the shape that its owner asked for or scaled from it."""
-        per_node, per_gpu = _cpus(record)
+        per_node, per_gpu = self._cpus(job, record)
         memory = _memory_per_cpu(job) if self.state.memory_counts else 0.0
         return _needs(per_node, per_gpu, memory, job.exclusive, tuple(self._draws(job, record)))
 
@@ -208,8 +208,14 @@ class QuotaBook:
         """Whether less is left of a quota than a gang of ``workers`` draws, so that Slurm's reason is no news."""
         return any(draw.least(workers) > self.quotas[draw.quota].left for draw in needs.draws)
 
-    def beyond(self, job: SlurmJob, record: JobRecord, workers: int) -> str | None:
-        """Why Slurm will never start the job as it is, with ``workers`` GPUs at least, though nobody else runs."""
+    def beyond(self, job: SlurmJob, record: JobRecord, form: Form) -> str | None:
+        """Why Slurm will never start the job as it is, in none of the shapes of its form, though nobody else runs."""
+        workers, (least, most) = min(form.gang_sizes), self.state.bounds.node_limits(job.partition)
+        asked = f"cannot start as it was submitted: asks for {record.nodes} node{'s'[: record.nodes != 1]}"
+        if most is not None and form.min_nodes > most:
+            return f"{asked}, and partition {job.partition} allows {most} at most (MaxNodes)"
+        if form.max_nodes < least:
+            return f"{asked}, and partition {job.partition} {least} at least (MinNodes)"
         for limit in self._limits_of(job):
             draws = () if limit.each_job else self._drawn(limit, job, record)
             if any(draw.least(workers) > limit.most for draw in draws):
@@ -233,7 +239,7 @@ class QuotaBook:
     def may_have(self, job: SlurmJob, record: JobRecord, gpus: int, nodes: int) -> bool:
         """Whether the owner may ask for so many GPUs in one job. What Slurm is told with an operator's rights is not
         held against such limits any more, so nothing beyond them is ever told."""
-        per_node, per_gpu = _cpus(record)
+        per_node, per_gpu = self._cpus(job, record)
         asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(per_node * nodes + per_gpu * gpus)}
         return all(asked[limit.what] <= limit.most for limit in self._limits_of(job) if limit.what in asked)
 
@@ -297,7 +303,7 @@ class QuotaBook:
         elif limit.what == "node":
             per = "node"
         elif limit.what in ("cpu", "mem"):
-            per_node, per_gpu = _cpus(record)
+            per_node, per_gpu = self._cpus(job, record)
             per, each = ("gpu", per_gpu) if per_gpu else ("node", per_node)
             each *= _memory_per_cpu(job) if limit.what == "mem" else 1.0
         elif limit.what != "jobs":
@@ -334,18 +340,19 @@ class QuotaBook:
             return None
         return min(own, key=lambda r: r.start, default=None)
 
+    def _cpus(self, job: SlurmJob, record: JobRecord) -> tuple[float, float]:
+        """CPUs for each node and for each GPU that the job has, in whatever shape it is placed: one of them is 0."""
+        per_task, by_gpu = max(1, record.cpus // record.tasks), self.state.bounds.cpus_per_gpu(job)
+        if by_gpu * record.workers >= record.tasks:
+            return 0.0, float(by_gpu)
+        if record.tasks == record.workers > record.nodes:
+            return 0.0, float(per_task)
+        return max(record.cpus, record.tasks * per_task) / record.nodes, 0.0
+
     def _own(self, job: SlurmJob) -> list[Reservation]:
         """The reservations that the job names, of which it may use any."""
         names = job.reservation.split(",") if job.reservation else ()
         return [r for r in self.state.bounds.reservations if r.name in names]
-
-
-def _cpus(record: JobRecord) -> tuple[float, float]:
-    """CPUs for each node and for each GPU that the job has, in whatever shape it is placed: one of them is 0."""
-    per_task = max(1, record.cpus // record.tasks)
-    if record.tasks == record.workers > record.nodes:
-        return 0.0, float(per_task)
-    return max(record.cpus, record.tasks * per_task) / record.nodes, 0.0
 
 
 def _memory_per_cpu(job: SlurmJob) -> float:

@@ -112,8 +112,7 @@ class FactFinder:
         pinned = self._pinned(job, comment, record, fault)
         form = self._form(job, comment, record, graph)
         if pinned is None and job.state is JobState.PENDING:
-            never, least = self._sources.lessons.never(job, self._now), min(form.sizes or (form.workers,))
-            pinned = never or self.quota_book.beyond(job, record, least)
+            pinned = self._sources.lessons.never(job, self._now) or self.quota_book.beyond(job, record, form)
         needs = NO_NEEDS if pinned else self.quota_book.needs(job, record)
         reservation = None if pinned else self.quota_book.awaited(job, self._now)
         return JobFacts(
@@ -291,7 +290,7 @@ def _only_room(job: SlurmJob, form: Form, facts: NodeBook, closed: Collection[st
     """Those of the ``closed`` nodes, which ``form`` may admit or not, without which the job has no room in the cluster,
     whatever runs there; none where it has room elsewhere too, or nowhere."""
     usable = {n for n, f in facts.items() if f.available and f.gpu_type and form.admits_type(f.gpu_type)}
-    needed = set(closed) & facts.open_to(job.partition, job.features) & usable
+    needed = set(closed) & facts.open_to(job.partition, job.features, job.asks) & usable
     elsewhere = {node for node in usable if form.admits_node(node)} - needed
     return needed if _has_room(form, facts, elsewhere | needed) and not _has_room(form, facts, elsewhere) else set()
 
