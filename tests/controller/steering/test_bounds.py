@@ -304,3 +304,23 @@ def test_cpus_that_are_counted_by_gpus() -> None:
     assert one.needs(job(num_cpus=4), RECORD).cpus_for(4) == 4.0, "its owner counts them: -c 4"
     assert one.needs(job(num_cpus=1, restarts=1), record).cpus_for(4) == 1.0, "Slurm has not applied the default"
     assert bounds(limits=(Limit(("qos", "small"), "cpu", 8),)).may_have(job(cpus_per_gpu=3), record, 4, 1) is False
+
+
+def test_a_job_that_fits_nowhere_known_is_left_to_slurm() -> None:
+    """After the second node that is unfit, for times that grow; while it runs, and once its time is over, otherwise."""
+    lessons, record, waits = Lessons(), replace(RECORD), job(reason="BadConstraints")
+
+    lessons.unfit(waits, record, ["a1"], 1000.0, 10.0)
+    assert lessons.left(waits, 1000.0) is None and record.avoid == {"a1": 1100.0}
+    lessons.unfit(waits, record, ["a2"], 1100.0, 10.0)
+    why = lessons.left(waits, 1299.0)
+    assert why is not None and "is left to Slurm until" in why and "a2 (BadConstraints)" in why
+    assert record.avoid["a2"] == 1300.0 and lessons.left(waits, 1300.0) is None
+    runs = replace(waits, state=JobState.RUNNING)
+    assert lessons.left(runs, 9999.0) is not None, "moved it might not start again"
+    lessons.unfit(waits, record, ["a3"], 1300.0, 10.0)
+    assert lessons.left(waits, 1699.0) is not None and record.avoid["a3"] == 1700.0
+    lessons.expire({waits.job_id: waits})
+    assert lessons.left(waits, 1699.0) is not None
+    lessons.expire({})
+    assert lessons.left(waits, 1699.0) is None

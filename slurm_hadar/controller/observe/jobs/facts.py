@@ -42,8 +42,8 @@ class JobFacts:
     """``pinned``: why the job is left to Slurm, None for one that may be steered. ``placement``: the GPUs that it runs
     on. ``needs``: what it takes beside GPUs. ``blocked``: why Slurm would not start it now, ``blocked_until``: for how
     long (None: nobody knows). ``weight``: what it counts. ``forecast``: how long it is expected to be, where nobody
-    states it and forecasts are to be used. ``host``: the job on whose GPU it runs as a guest. ``preempts``: it waits,
-    and is left to Slurm for the sake of those that Slurm may stop for it."""
+    states it and forecasts are to be used. ``host``: the job on whose GPU it runs as a guest. ``at_once``: it waits,
+    and is left to Slurm, which may start it at any moment: it is not to be put off any more."""
 
     job: SlurmJob
     comment: JobComment
@@ -58,7 +58,7 @@ class JobFacts:
     forecast: Forecast | None
     host: str | None = None
     blocked_until: float | None = None
-    preempts: bool = False
+    at_once: bool = False
 
     def workload(self, workers: int) -> str:
         """What the speed of a gang of ``workers`` is filed under: its model and then batch per worker, or user and job
@@ -113,6 +113,8 @@ class FactFinder:
         form = self._form(job, comment, record, graph)
         if pinned is None and job.state is JobState.PENDING:
             pinned = self._sources.lessons.never(job, self._now) or self.quota_book.beyond(job, record, form)
+        unfit = None if pinned else self._sources.lessons.left(job, self._now)
+        pinned = pinned or unfit
         needs = NO_NEEDS if pinned else self.quota_book.needs(job, record)
         reservation = None if pinned else self.quota_book.awaited(job, self._now)
         return JobFacts(
@@ -128,6 +130,7 @@ class FactFinder:
             blocked_until=reservation.start if reservation else None,
             weight=self._weight(job, comment, record),
             forecast=None if pinned else self._forecast(job, comment, record),
+            at_once=unfit is not None and job.state is JobState.PENDING,
         )
 
     def keep(self, facts: JobFacts, promises: Promises) -> JobFacts:

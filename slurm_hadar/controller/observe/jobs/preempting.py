@@ -74,7 +74,7 @@ class Preempting:
             "has room only where Slurm may stop jobs of partitions with a lower PriorityTier for it, such as job "
             f"{victim.job_id} in partition {victim.partition}"
         )
-        return replace(facts, pinned=why, needs=NO_NEEDS, blocked=None, blocked_until=None, forecast=None, preempts=True)
+        return replace(facts, pinned=why, needs=NO_NEEDS, blocked=None, blocked_until=None, forecast=None, at_once=True)
 
     def _asks(self, facts: JobFacts) -> bool:
         """Whether the job waits for whole GPUs, and for nothing else that is known; and is not to be kept off nodes, of
