@@ -11,7 +11,7 @@ from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.controller.steering import writes
-from slurm_hadar.controller.steering.bounds import keeps_back
+from slurm_hadar.controller.steering.bounds import keeps_back, note_unfit
 from slurm_hadar.controller.steering.rules import LAUNCH_FAILED, TRANSIENT_HOLDS
 from slurm_hadar.slurm.state import SlurmJob, Write
 
@@ -54,7 +54,7 @@ class Undo:
         now, round_s = time.time(), self._context.config.controller.round_s
         lessons = self._context.lessons
         if job.held and job.reason in TRANSIENT_HOLDS:
-            lessons.unfit(job, record, change.new.nodes, now, round_s)
+            note_unfit(record, change.new.nodes, job.reason, now, round_s)
         elif keeps_back(job.reason) and not _about_nodes(job) and not job.held:
             lessons.learn(job, job.reason, now, round_s, tried=True)
         elif refused or job.held or (keeps_back(job.reason) and not job.reason.startswith("ReqNodeNotAvail")):

@@ -82,6 +82,8 @@ class JobRecord:
     has lost to its company, as far as is known what it keeps beside it.
     ``reshaped``: Slurm was told of a shape of ours at some time. ``node_range``: the fewest and most nodes, where its
     owner asked for a range.
+    ``unfit`` counts how often Slurm found nodes unfit for it, ``unfit_on`` the last ones and Slurm's word; from the
+    second time on it is left to Slurm until ``unfit_until``.
     """
 
     job_id: str
@@ -146,6 +148,9 @@ class JobRecord:
     reshaped: bool = False
     node_range: Sequence[int] = ()
     clock_s: float | None = None
+    unfit: int = 0
+    unfit_until: float = 0.0
+    unfit_on: str = ""
 
     @property
     def past(self) -> PastJob:

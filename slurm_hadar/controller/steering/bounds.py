@@ -19,7 +19,7 @@ from slurm_hadar.model import Draw, Form, JobState, Needs, Quota
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import ClusterState, Limit, Reservation, SlurmJob, SlurmNode
 
-__all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room"]
+__all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room", "note_unfit", "unfit_reason"]
 
 # What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing
 # keeps it from starting. All else does, and so may any word of a later release.
@@ -93,7 +93,6 @@ class Lessons:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, ...], _Lesson] = {}
-        self._unfit: dict[str, _Lesson] = {}  # by job
 
     def learn(self, job: SlurmJob, reason: str, now: float, first_s: float, tried: bool) -> None:
         """Slurm keeps the job back. ``first_s``: how long its like are left alone after the first time. Only a job that
@@ -116,29 +115,6 @@ class Lessons:
             self.learn(job, reason, now, round_s, tried=True)
         else:
             self._found[scope] = _Lesson(reason, now, now, 0.0)
-
-    def unfit(self, job: SlurmJob, record: JobRecord, nodes: Sequence[str], now: float, round_s: float) -> None:
-        """Slurm holds the job since these nodes, which had room, are not what it asks for: it asks for something that
-        nobody has reckoned with. They are not tried again for a time that grows with each such try. From the second on
-        the job is left to Slurm for as long, which knows where it fits."""
-        old = self._unfit.get(job.job_id)
-        wait_s = _UNFIT_ROUNDS * round_s if old is None else max(old.wait_s, min(_LONGEST_UNFIT_S, 2 * old.wait_s))
-        record.keep_off(nodes, now + wait_s)
-        reason = f"{fold(nodes)} ({job.reason})"
-        self._unfit[job.job_id] = _Lesson(reason, now, now if old is None else now + wait_s, wait_s)
-
-    def left(self, job: SlurmJob, now: float) -> str | None:
-        """Why the job is left to Slurm for a while, or, if it runs, until it is over: moved it might not start again;
-        None if it is not."""
-        lesson = self._unfit.get(job.job_id)
-        waits = job.state is JobState.PENDING
-        if lesson is None or lesson.until == lesson.since or (waits and lesson.until <= now):
-            return None
-        until = f" until {clock(lesson.until)}" if waits else ""
-        return (
-            f"asks for something of a node that is not known here, and is left to Slurm{until}: Slurm would not have "
-            f"it on {lesson.reason}, where GPUs were free"
-        )
 
     def forget(self, job: SlurmJob) -> None:
         """The job runs: what kept its like back is over, if it has started since. One that ran before may be the very
@@ -181,10 +157,33 @@ class Lessons:
         """A new round: forget what was learned of jobs that are gone, and let the next of each scope have its turn."""
         kept = {scope for job in jobs.values() if job.state is JobState.PENDING for scope in _scopes(job)}
         self._found = {scope: lesson for scope, lesson in self._found.items() if scope in kept}
-        self._unfit = {job_id: lesson for job_id, lesson in self._unfit.items() if job_id in jobs}
         for lesson in self._found.values():
             lesson.passed = lesson.passed | {lesson.probe} if lesson.probe else set()
             lesson.probe = ""
+
+
+def note_unfit(record: JobRecord, nodes: Sequence[str], reason: str, now: float, round_s: float) -> None:
+    """Slurm holds the job since these nodes, which had room, are not what it asks for: it asks for something that
+    nobody has reckoned with. They are not tried again for a time that grows with each such try. From the second on the
+    job is left to Slurm for as long, which knows where it fits."""
+    record.unfit += 1
+    first_s = _UNFIT_ROUNDS * round_s
+    wait_s = max(first_s, min(_LONGEST_UNFIT_S, first_s * 2 ** min(record.unfit - 1, 30)))
+    record.keep_off(nodes, now + wait_s)
+    record.unfit_on, record.unfit_until = f"{fold(nodes)} ({reason})", now + wait_s
+
+
+def unfit_reason(job: SlurmJob, record: JobRecord, now: float) -> str | None:
+    """Why a job is left to Slurm for a while that was found unfit for nodes; if it runs, until it is over, since moved
+    it might not start again. None if it is not."""
+    waits = job.state is JobState.PENDING
+    if record.unfit < 2 or (waits and record.unfit_until <= now):
+        return None
+    until = f" until {clock(record.unfit_until)}" if waits else ""
+    return (
+        f"asks for something of a node that is not known here, and is left to Slurm{until}: Slurm would not have it on "
+        f"{record.unfit_on}, where GPUs were free"
+    )
 
 
 def _scope(job: SlurmJob, reason: str) -> tuple[str, ...]:

@@ -199,7 +199,7 @@ def test_a_job_that_needs_something_unknown_is_left_to_slurm(bench: Any) -> None
     tried = [e for e in b.journal.history(job) if e.get("outcome") == "ineffective"]
     assert len(tried) == 2 and all("BadConstraints" in e["detail"] for e in tried)
     assert "is left to Slurm until" in str(result.seen.snapshot.job[job].pinned)
-    after = controller.run_round()
+    after = b.new_controller("policy.name=fifo").run_round()
     assert "is left to Slurm" in str(after.seen.snapshot.job[job].pinned) and after.record.writes == 0
 
 

@@ -7,7 +7,14 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.bounds import Lessons, QuotaBook, keeps_back, node_room
+from slurm_hadar.controller.steering.bounds import (
+    Lessons,
+    QuotaBook,
+    keeps_back,
+    node_room,
+    note_unfit,
+    unfit_reason,
+)
 from slurm_hadar.model import Form, JobState, Placement
 from slurm_hadar.slurm.state import (
     Bounds,
@@ -307,20 +314,16 @@ def test_cpus_that_are_counted_by_gpus() -> None:
 
 
 def test_a_job_that_fits_nowhere_known_is_left_to_slurm() -> None:
-    """After the second node that is unfit, for times that grow; while it runs, and once its time is over, otherwise."""
-    lessons, record, waits = Lessons(), replace(RECORD), job(reason="BadConstraints")
+    """After the second node that is unfit, for times that grow to a day; once it runs, until it is over."""
+    record, waits = replace(RECORD), job(reason="BadConstraints")
 
-    lessons.unfit(waits, record, ["a1"], 1000.0, 10.0)
-    assert lessons.left(waits, 1000.0) is None and record.avoid == {"a1": 1100.0}
-    lessons.unfit(waits, record, ["a2"], 1100.0, 10.0)
-    why = lessons.left(waits, 1299.0)
+    note_unfit(record, ["a1"], waits.reason, 1000.0, 10.0)
+    assert unfit_reason(waits, record, 1000.0) is None and record.avoid == {"a1": 1100.0}
+    note_unfit(record, ["a2"], waits.reason, 1100.0, 10.0)
+    why = unfit_reason(waits, record, 1299.0)
     assert why is not None and "is left to Slurm until" in why and "a2 (BadConstraints)" in why
-    assert record.avoid["a2"] == 1300.0 and lessons.left(waits, 1300.0) is None
-    runs = replace(waits, state=JobState.RUNNING)
-    assert lessons.left(runs, 9999.0) is not None, "moved it might not start again"
-    lessons.unfit(waits, record, ["a3"], 1300.0, 10.0)
-    assert lessons.left(waits, 1699.0) is not None and record.avoid["a3"] == 1700.0
-    lessons.expire({waits.job_id: waits})
-    assert lessons.left(waits, 1699.0) is not None
-    lessons.expire({})
-    assert lessons.left(waits, 1699.0) is None
+    assert record.avoid["a2"] == 1300.0 and unfit_reason(waits, record, 1300.0) is None
+    assert unfit_reason(replace(waits, state=JobState.RUNNING), record, 9999.0) is not None
+    for _ in range(20):
+        note_unfit(record, ["a3"], waits.reason, 1300.0, 10.0)
+    assert record.avoid["a3"] == record.unfit_until == 1300.0 + 86400.0

@@ -15,7 +15,7 @@ from slurm_hadar.controller.observe.jobs.weights import Standing, standing_of, w
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.prediction.forecasts import Forecast, in_words
-from slurm_hadar.controller.steering.bounds import QuotaBook, keeps_back
+from slurm_hadar.controller.steering.bounds import QuotaBook, keeps_back, unfit_reason
 from slurm_hadar.controller.steering.promises import Promises
 from slurm_hadar.controller.steering.rules import (
     TRANSIENT_HOLDS,
@@ -113,7 +113,7 @@ class FactFinder:
         form = self._form(job, comment, record, graph)
         if pinned is None and job.state is JobState.PENDING:
             pinned = self._sources.lessons.never(job, self._now) or self.quota_book.beyond(job, record, form)
-        unfit = None if pinned else self._sources.lessons.left(job, self._now)
+        unfit = None if pinned else unfit_reason(job, record, self._now)
         pinned = pinned or unfit
         needs = NO_NEEDS if pinned else self.quota_book.needs(job, record)
         reservation = None if pinned else self.quota_book.awaited(job, self._now)
