@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
+from slurm_hadar.slurm.cli import HIDDEN
 from slurm_hadar.slurm.survey import COMMANDS, Survey, Unknown
 
 __all__ = ["CHECKS", "SlurmCase"]
@@ -75,7 +76,10 @@ def _commands(case: SlurmCase) -> Answer:
 def _reads(case: SlurmCase) -> Answer:
     state, slow = case.slurm.state, case.config.slurm.slow_read_s
     if isinstance(state, Unknown):
-        return problem(f"the queue cannot be read: {state.why}", "squeue; sinfo    # do they answer by hand?")
+        fix = "squeue; sinfo    # do they answer by hand?"
+        if HIDDEN in state.why:
+            fix = "scontrol show config | grep PrivateData    # without nodes and partitions there, or as an Operator"
+        return problem(f"the queue cannot be read: {state.why}", fix)
     said = f"{len(state.jobs)} jobs and {len(state.nodes)} nodes read in {1000 * state.read_s:.0f} ms"
     if state.read_s > slow:
         return warning(f"{said}, longer than slurm.slow_read_s = {slow:g} s", "sdiag    # what keeps slurmctld busy?")

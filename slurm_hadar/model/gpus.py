@@ -134,7 +134,8 @@ class Node:
 
     ``available`` is False for drained, draining, down and otherwise unusable nodes; ``reason`` then says why.
     ``cpus`` and ``memory_bytes`` are what a policy may hand out here beside GPUs, None where that is not counted;
-    ``shared``: others' jobs are here, so that no job can have the whole node.
+    ``shared``: others' jobs are here, so that no job can have the whole node. ``partition_cpus``: by partition, where
+    one limits it, the CPUs that a policy may hand out here to its jobs.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Node:
     cpus: int | None = None
     memory_bytes: int | None = None
     shared: bool = False
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def steerable_gpus(self) -> dict[str, int]:

@@ -26,8 +26,10 @@ from slurm_hadar.slurm.limits import QUESTIONS, parse_bounds
 from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers
 from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, SlurmNode, Write, WriteResult
 
-__all__ = ["CliBackend"]
+__all__ = ["HIDDEN", "CliBackend"]
 
+#: Why a user may not ask for the nodes or the queue, most likely.
+HIDDEN = "PrivateData in slurm.conf seems to hide nodes or partitions from this user"
 log = logging.getLogger(__name__)
 _AWAY = re.compile(
     r"unable to contact slurm controller|connection refused|communication connection failure|timed out|"
@@ -112,7 +114,7 @@ class CliBackend(Backend):
 
     def _nodes(self, read: Callable[[list[str]], str]) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
         mark = _mark()
-        fields = (*parsing.NODE_FIELDS, *parsing.TIER_FIELDS)
+        fields = (*parsing.NODE_FIELDS, *parsing.MORE_NODE_FIELDS)
         option = parsing.format_option(fields, mark)
         return parsing.parse_nodes(read(["sinfo", "--local", "-h", "-N", "-O", option]), mark, fields)
 
@@ -133,12 +135,17 @@ class CliBackend(Backend):
     def _bounds(self) -> Bounds:
         """One call for all; what this user may not see, or this Slurm does not answer, is not in it."""
         try:
-            return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0])
+            return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0], self._job_defaults())
         except SlurmError as error:  # jobs and nodes were read: what they are kept from is then learned by trying
             if str(error) != self._bounds_fault:
                 self._bounds_fault = str(error)
                 log.warning("limits, licences and reservations cannot be read: %s", error)
             return Bounds()
+
+    def _job_defaults(self) -> str:
+        """Those of partitions that have none of their own."""
+        match = re.search(r"^JobDefaults\s*=\s*(\S+)", self.config_text(), re.MULTILINE)
+        return match[1] if match else ""
 
     def _memory_counts(self) -> bool:
         return "MEMORY" in self._setting("SelectTypeParameters").upper()
@@ -160,7 +167,8 @@ class CliBackend(Backend):
 
     def each_job(self) -> Iterator[SlurmJob]:
         mark = _mark()
-        fields = (*(parsing.newer_fields() if self._tells_exclusive else parsing.JOB_FIELDS), parsing.DEADLINE)
+        known = parsing.newer_fields() if self._tells_exclusive else parsing.JOB_FIELDS
+        fields = (*known, *parsing.MORE_JOB_FIELDS)
         option = parsing.format_option(fields, mark)
         parts = self._retry(self._read_long, ["squeue", "--local", "-h", "-r", "-t", "all", "-O", option])
         return parsing.each_job(parts, mark, fields)
@@ -233,7 +241,7 @@ class CliBackend(Backend):
     def _read_once(self, command: list[str]) -> str:
         stdout, stderr, code = self._run(command)
         if code != 0:
-            raise SlurmError(f"{command[0]} failed: {_first_line(stderr)}", command=" ".join(command))
+            raise _failed(command, stderr)
         return stdout
 
     def _read_long(self, command: list[str]) -> Iterator[str]:
@@ -241,7 +249,7 @@ class CliBackend(Backend):
         file = os.fdopen(os.memfd_create(command[0]), "w+b", buffering=0)
         _, stderr, code = self._run(command, into=file)
         if code != 0:
-            raise SlurmError(f"{command[0]} failed: {_first_line(stderr)}", command=" ".join(command))
+            raise _failed(command, stderr)
         file.seek(0)
         text = io.TextIOWrapper(io.BufferedReader(file), encoding="utf-8", errors="replace", newline="")
         return iter(lambda: text.read(_PART), "")
@@ -371,6 +379,13 @@ def _named(text: str) -> list[str]:
             every = int(step) if step.isdecimal() and int(step) else 1
             found += [f"{array}_{task}" for task in range(int(low), int(high or low) + 1, every)]
     return found
+
+
+def _failed(command: Sequence[str], stderr: str) -> SlurmError:
+    why = _first_line(stderr)
+    if command[0] in ("sinfo", "squeue") and "permission denied" in why.lower():
+        why += f"; {HIDDEN}"
+    return SlurmError(f"{command[0]} failed: {why}", command=" ".join(command))
 
 
 def _first_line(text: str) -> str:

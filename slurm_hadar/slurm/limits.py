@@ -1,4 +1,4 @@
-"""What Slurm would refuse or leave waiting, apart from GPUs in use: limits, licences, reservations.
+"""What Slurm would refuse or leave waiting, apart from GPUs in use: limits, licences, reservations, partitions' terms.
 
 Read in one call of ``scontrol -o``. Who may not see a part of it (``PrivateData``) gets what is shown; the rest is
 learned from the reasons that Slurm gives.
@@ -11,29 +11,33 @@ from collections.abc import Iterator, Mapping
 
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.slurm.parsing import expand
-from slurm_hadar.slurm.state import Bounds, Licence, Limit, Reservation
+from slurm_hadar.slurm.state import Bounds, Licence, Limit, PartitionTerms, Reservation
 from slurm_hadar.slurm.tres import text_or_empty
 
 __all__ = ["QUESTIONS", "parse_bounds"]
 
 #: What to ask ``scontrol -o``, a line each, for :func:`parse_bounds`.
-QUESTIONS = "show licenses\nshow reservations\nshow assoc flags=assoc,qos\n"
+QUESTIONS = "show licenses\nshow reservations\nshow partitions\nshow assoc flags=assoc,qos\n"
 
 _WORD = re.compile(r"(\w+)=(\S*)")
 _LIMIT = re.compile(r"([^=,()]+)=(\d{1,15})\((\d{1,15})\)")
 _EACH_JOB = re.compile(r"([^=,()]+)=(\d{1,15})(?=,|$)")
 _COUNT = re.compile(r"(\d{1,15})\((\d{1,15})\)")
 _INSIDE = re.compile(r"(\S+)=\{([^}]*)\}")
+_NUMBER = re.compile(r"\d{1,9}")
 _ID = re.compile(r"(.*)\((\d+)\)")
+_PER_GPU = re.compile(r"\bDefCpuPerGPU=(\d{1,9})", re.IGNORECASE)
 _MIB = 1 << 20  # in which these texts count memory
 
 
-def parse_bounds(text: str) -> Bounds:
-    """Read scontrol's answers to QUESTIONS, in any order. Lines that are not understood tell nothing."""
+def parse_bounds(text: str, job_defaults: str = "") -> Bounds:
+    """Read scontrol's answers to QUESTIONS, in any order. Lines that are not understood tell nothing. ``job_defaults``:
+    the cluster's ``JobDefaults``."""
     limits: list[Limit] = []
     licences: dict[str, Licence] = {}
     reservations: list[Reservation] = []
     parents: dict[str, str] = {}
+    partitions: dict[str, PartitionTerms] = {}
     for line in text.splitlines():
         words = dict(_WORD.findall(line.partition(" Account Limits=")[0]))
         if line.startswith("LicenseName="):
@@ -41,6 +45,8 @@ def parse_bounds(text: str) -> Bounds:
             licences[found.name] = found
         elif line.startswith("ReservationName="):
             reservations += _reservation(words, line)
+        elif line.startswith("PartitionName="):
+            partitions[words["PartitionName"]] = _terms(words, job_defaults)
         elif line.startswith("ClusterName="):
             limits += _association(words)
             parent = _ID.fullmatch(words.get("ParentAccount", ""))
@@ -48,7 +54,18 @@ def parse_bounds(text: str) -> Bounds:
                 parents[words["Account"]] = parent[1]
         elif line.startswith("QOS="):
             limits += _qos(words, line)
-    return Bounds(tuple(limits), licences, tuple(reservations), parents)
+    return Bounds(tuple(limits), licences, tuple(reservations), parents, partitions)
+
+
+def _terms(words: Mapping[str, str], job_defaults: str) -> PartitionTerms:
+    numbers = {name: int(text) for name, text in words.items() if _NUMBER.fullmatch(text)}
+    default = _PER_GPU.search(words.get("JobDefaults", "")) or _PER_GPU.search(job_defaults)
+    return PartitionTerms(
+        numbers.get("MinNodes", 0),
+        numbers.get("MaxNodes"),
+        numbers.get("MaxCPUsPerNode"),
+        int(default[1]) if default else 0,
+    )
 
 
 def _licence(words: Mapping[str, str]) -> Licence:

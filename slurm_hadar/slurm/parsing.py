@@ -20,10 +20,12 @@ from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.state import Daemon, SlurmJob, SlurmNode
 from slurm_hadar.slurm.tres import (
+    fittings,
     gpu_numbers,
     node_shards,
     parse_gres,
     parse_tres,
+    per_gpu,
     requests,
     shared_gpus,
     shares,
@@ -32,9 +34,9 @@ from slurm_hadar.slurm.tres import (
 )
 
 __all__ = [
-    "DEADLINE", "DETAIL_FORMAT", "Details", "JOB_FIELDS", "NODE_FIELDS", "SEP", "TIER_FIELDS", "each_job", "expand",
-    "fold", "format_option", "job_state", "newer_fields", "node_is_bad", "parse_details", "parse_jobs", "parse_nodes",
-    "parse_ping", "parse_time_limit",
+    "DETAIL_FORMAT", "Details", "JOB_FIELDS", "MORE_JOB_FIELDS", "MORE_NODE_FIELDS", "NODE_FIELDS", "SEP", "each_job",
+    "expand", "fold", "format_option", "job_state", "newer_fields", "node_is_bad", "parse_details", "parse_jobs",
+    "parse_nodes", "parse_ping", "parse_time_limit",
 ]  # fmt: skip
 
 SEP = "\x1f"
@@ -46,11 +48,12 @@ JOB_FIELDS = (
     "Requeue", "RestartCnt", "BatchFlag", "PriorityLong", "OverSubscribe", "Licenses", "Reservation", "SchedNodes",
     "Feature", "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
-DEADLINE = "Deadline"  # asked for beside these; a text without it can be read, too
+#: Asked for beside these; a text without them can be read, too.
+MORE_JOB_FIELDS = ("Deadline", "MinTmpDisk", "SCT", "cpus-per-tres")
 _TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
                "Available", "Time", "Features", "Reason")  # fmt: skip
-TIER_FIELDS = ("PriorityTier", "PreemptMode")  # as DEADLINE, of partitions
+MORE_NODE_FIELDS = ("PriorityTier", "PreemptMode", "Disk", "SocketCoreThread")  # as those of jobs
 
 _STATES = {
     "PENDING": JobState.PENDING, "REQUEUED": JobState.PENDING, "REQUEUE_FED": JobState.PENDING,
@@ -241,12 +244,14 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         uid=int(r["UserID"]) if _DIGITS.fullmatch(r["UserID"]) else None,
         memory_bytes=asked.get("mem", 0),
         exclusive=r["Exclusive"] != "NO" if "Exclusive" in r else r["OverSubscribe"] not in ("OK", "YES"),
-        deadline=_time(r, DEADLINE) if DEADLINE in r else None,
+        deadline=_time(r, "Deadline") if "Deadline" in r else None,
         licenses=text_or_empty(r["Licenses"]),
         reservation=text_or_empty(r["Reservation"]),
         work_dir=r["WorkDir"],
         name=r["Name"],
         comment=text_or_empty(r["Comment"]),
+        asks=fittings(r["tres-per-node"], r.get("MinTmpDisk", ""), r.get("SCT", "")),
+        cpus_per_gpu=per_gpu(r.get("cpus-per-tres", "")),
     )
 
 
@@ -324,6 +329,7 @@ def _node(r: dict[str, str]) -> SlurmNode:
         memory_bytes=_mebibytes(r["Memory"]),
         memory_used_bytes=_mebibytes(r["AllocMem"]),
         whole=gpu_numbers(r["GresUsed"], "gpu") if shards else None,
+        has=fittings(r["Gres"], r.get("Disk", ""), r.get("SocketCoreThread", "")),
     )
 
 

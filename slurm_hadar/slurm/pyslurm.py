@@ -1,7 +1,7 @@
 """Slurm through pyslurm, where pyslurm matches the site's libslurm; writes go through scontrol all the same.
 
 pyslurm cannot clear node lists, change node counts or set a user's hold, and does not show ``--gpus`` requests without
-slurmdbd: for these the commands serve in this backend too.
+slurmdbd, nor all that a job asks of its nodes: for these the commands serve in this backend too.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
 from slurm_hadar.model import Partition
 from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.cli import CliBackend
-from slurm_hadar.slurm.state import ClusterState, GpuRequest, SlurmJob, SlurmNode
+from slurm_hadar.slurm.state import NOTHING_MORE, ClusterState, Fittings, GpuRequest, SlurmJob, SlurmNode
 
 __all__ = ["PyslurmBackend", "probe"]
 
+_Identity = tuple[str, float | None, int, bool]
 _PROBE_S = 15.0
 _WORKER = [sys.executable, "-m", "slurm_hadar.slurm.pyslurm_worker"]
 
@@ -107,6 +108,18 @@ class _Worker:
         process.wait()
 
 
+class _Told(NamedTuple):
+    """What the commands tell of a job."""
+
+    gpus: tuple[GpuRequest, ...] = ()
+    asks: Fittings = NOTHING_MORE
+    cpus_per_gpu: int = 0
+
+    @classmethod
+    def of(cls, job: SlurmJob) -> _Told:
+        return cls(job.gpus, job.asks, job.cpus_per_gpu)
+
+
 class PyslurmBackend(CliBackend):
     """Reads through pyslurm, writes through scontrol."""
 
@@ -115,7 +128,7 @@ class PyslurmBackend(CliBackend):
     def __init__(self, timeout_s: float = 30.0, retries: int = 2, env: dict[str, str] | None = None) -> None:
         super().__init__(timeout_s, retries, env)
         self._worker = _Worker(timeout_s, env)
-        self._several: dict[tuple[str, float | None, int], tuple[GpuRequest, ...]] = {}
+        self._told: dict[_Identity, _Told] = {}
 
     def close(self) -> None:
         self._worker.stop()
@@ -134,9 +147,10 @@ class PyslurmBackend(CliBackend):
                     shared.add(node)
         each = (_node(n, used.get(n["name"], {}), n["name"] in shared) for n in answer["nodes"])
         nodes = tuple(sorted(each, key=lambda n: n.name))
-        if any(node.shards for node in nodes):  # here nobody knows which GPUs are in use
+        # here nobody knows which GPUs are in use in parts, and what a node has beside GPUs, CPUs and memory
+        if any(node.shards for node in nodes) or any(job.asks != NOTHING_MORE for job in jobs):
             shown = {node.name: node for node in self._nodes(self._read)[0]}
-            nodes = tuple(replace(n, used=s.used, whole=s.whole) if (s := shown.get(n.name)) else n for n in nodes)
+            nodes = tuple(_as_shown(n, shown[n.name]) if n.name in shown else n for n in nodes)
         partitions = tuple(sorted((_partition(p) for p in answer["partitions"]), key=lambda p: p.name))
         bounds, memory, by_tier = self._bounds(), self._memory_counts(), self._stops_by_tier()
         if by_tier:  # releases of pyslurm differ in what they tell of that
@@ -148,30 +162,39 @@ class PyslurmBackend(CliBackend):
 
     def _jobs(self, records: list[dict[str, Any]]) -> tuple[SlurmJob, ...]:
         """``--gpus`` and ``--gpus-per-task`` do not show here without slurmdbd, neither alone nor beside ``--gres``:
-        the commands are asked for them while a job shows no GPUs at all, and once for each new job."""
+        the commands are asked for them while a job shows no GPUs at all, and once for each new job, as for what else it
+        asks of its nodes; and once more when its CPUs turn out to be counted by GPUs."""
         jobs = [job for record in records for job in _expand(record)]
-        active = {_identity(j): j for j in jobs if j.state.active}
+        by_gpu = {r["id"] for r in records if r["by_gpu"]}
+        active = {_identity(j, by_gpu): j for j in jobs if j.state.active}
         known: dict[str, SlurmJob] = {}
-        if any(not j.gpus or key not in self._several for key, j in active.items()):
+        if any(not j.gpus or key not in self._told for key, j in active.items()):
             known = {j.job_id: j for j in super().each_job()}
-        several = {key: known[j.job_id].gpus for key, j in active.items() if j.job_id in known}
-        self._several = {key: several.get(key, self._several.get(key, ())) for key in active}
-        return tuple(self._complete(j, known) for j in jobs)
+        told = {key: _Told.of(known[j.job_id]) for key, j in active.items() if j.job_id in known}
+        self._told = {key: told.get(key, self._told.get(key, _Told())) for key in active}
+        return tuple(self._complete(j, self._told.get(_identity(j, by_gpu), _Told()), known) for j in jobs)
 
-    def _complete(self, job: SlurmJob, known: dict[str, SlurmJob]) -> SlurmJob:
+    def _complete(self, job: SlurmJob, told: _Told, known: dict[str, SlurmJob]) -> SlurmJob:
+        job = replace(job, asks=told.asks, cpus_per_gpu=told.cpus_per_gpu)
         if job.exclusive and self._tells_exclusive:  # its word for it then stands for all jobs: learned by trying
             job = replace(job, exclusive=False)
-        several = self._several.get(_identity(job), ())
-        if len(several) > 1:
-            return replace(job, gpus=several)
+        if len(told.gpus) > 1:
+            return replace(job, gpus=told.gpus)
         if not job.gpus and job.job_id in known:
             return replace(job, gpus=known[job.job_id].gpus, shares=known[job.job_id].shares)
         return job
 
 
-def _identity(job: SlurmJob) -> tuple[str, float | None, int]:
-    """Tells a job from a later one of the same id, and from itself before a requeue."""
-    return job.job_id, job.submit, job.restarts
+def _identity(job: SlurmJob, by_gpu: Collection[int]) -> _Identity:
+    """Tells a job from a later one of the same id, from itself before a requeue, and before its CPUs were counted by
+    GPUs."""
+    return job.job_id, job.submit, job.restarts, job.raw_id in by_gpu
+
+
+def _as_shown(node: SlurmNode, shown: SlurmNode) -> SlurmNode:
+    """With what the commands alone tell."""
+    gpus = {"used": shown.used, "whole": shown.whole} if node.shards else {}
+    return replace(node, has=shown.has, **gpus)  # type: ignore[arg-type]
 
 
 def _add(total: dict[str, int], gres: dict[str, int]) -> None:

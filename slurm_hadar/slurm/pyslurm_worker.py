@@ -65,6 +65,7 @@ def _job(job: Any) -> dict[str, Any]:
         "uid": job.user_id, "memory": _memory(job), "sharing": job.resource_sharing, "licenses": _joined(job.licenses),
         "reservation": job.reservation, "exc_nodes": _joined(job.excluded_nodes),
         "deadline": getattr(job, "deadline", None), "sched_nodes": _joined(job.scheduled_nodes), "layout": _layout(job),
+        "by_gpu": getattr(job, "cpus_per_task", 1) is None,  # and then how many for each GPU it may not be able to read
     }  # fmt: skip
 
 

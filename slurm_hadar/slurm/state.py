@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from slurm_hadar.model import JobState, Partition
 
 __all__ = [
-    "Bounds", "ClusterState", "Daemon", "GpuRequest", "Licence", "Limit", "Reservation", "SlurmJob", "SlurmNode",
-    "Write", "WriteResult",
+    "Bounds", "ClusterState", "Daemon", "Fittings", "GpuRequest", "Licence", "Limit", "NOTHING_MORE", "PartitionTerms",
+    "Reservation", "SlurmJob", "SlurmNode", "Write", "WriteResult",
 ]  # fmt: skip
 
 
@@ -39,6 +39,32 @@ class GpuRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Fittings:
+    """What a node has, or a job asks of each of its nodes, beside GPUs, CPUs and memory: other GRES by name, with a
+    type or without (``nic``, ``nic:cx6``), MiB of local disk, sockets, cores of each and threads of each of these."""
+
+    gres: tuple[tuple[str, int], ...] = ()
+    disk_mib: float = 0
+    sockets: int = 0
+    cores: int = 0
+    threads: int = 0
+
+    def cover(self, asked: Fittings) -> bool:
+        """Whether a node with these has what is asked, whoever uses it now."""
+        counts = ("disk_mib", "sockets", "cores", "threads")
+        return all(self._has(name) >= count for name, count in asked.gres) and all(
+            getattr(self, name) >= getattr(asked, name) for name in counts
+        )
+
+    def _has(self, name: str) -> int:
+        return sum(count for has, count in self.gres if name in (has, has.partition(":")[0]))
+
+
+#: A job that asks for GPUs, CPUs and memory only.
+NOTHING_MORE = Fittings()
+
+
+@dataclass(frozen=True, slots=True)
 class SlurmJob:
     """One record of the queue. ``job_id`` is ``123``, ``123_4`` for an array task, ``123+1`` for a component of a
     heterogeneous job; it is what scontrol is told. Times are epoch seconds, None where Slurm has none; ``end`` of
@@ -50,7 +76,9 @@ class SlurmJob:
     many nodes a waiting job asks for at most; ``num_nodes`` at least, where Slurm tells: of a job that sets no limit,
     and with pyslurm of each, it is what Slurm last reckoned with, as when it ran. ``deadline``: when Slurm ends it, or
     cancels it as soon as it cannot be done before that (``--deadline``). ``fault``: why Slurm's record of the job
-    cannot be read; nothing else of it is sure then."""
+    cannot be read; nothing else of it is sure then. ``asks``: of each of its nodes. ``cpus_per_gpu``: the CPUs that it
+    has for each GPU, by its owner's wish or, once Slurm has tried to start it, the partition's default; 0 = its CPUs
+    are counted otherwise."""
 
     job_id: str
     raw_id: int
@@ -96,6 +124,8 @@ class SlurmJob:
     gpu_number: int | None = None
     deadline: float | None = None
     fault: str | None = None
+    asks: Fittings = NOTHING_MORE
+    cpus_per_gpu: int = 0
 
     @property
     def gpu_count(self) -> int:
@@ -121,7 +151,7 @@ class SlurmNode:
     """One node. ``used`` counts GPUs held per type, as a whole or in ``shards``, of which the node has so many;
     ``whole``: where it has shards, the numbers of the GPUs held as a whole, None where Slurm does not say which.
     ``available`` is False for drained, down and unresponsive nodes, and those that are being switched off, but not for
-    those that power saving has switched off."""
+    those that power saving has switched off. ``has``: what else there is."""
 
     name: str
     gpus: tuple[tuple[str, int], ...] = ()
@@ -137,6 +167,7 @@ class SlurmNode:
     memory_used_bytes: int = 0
     shards: int = 0
     whole: frozenset[int] | None = None
+    has: Fittings = NOTHING_MORE
 
     @property
     def gpus_held(self) -> int:
@@ -183,15 +214,46 @@ class Reservation:
     flex: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionTerms:
+    """What a partition asks of its jobs: how many nodes each may have (None = any number), how many CPUs of a node its
+    jobs may have together (None = all), and how many a job gets for each GPU whose owner counts none."""
+
+    min_nodes: int = 0
+    max_nodes: int | None = None
+    max_cpus_per_node: int | None = None
+    cpus_per_gpu: int = 0
+
+
+_NO_TERMS = PartitionTerms()
+
+
 @dataclass(frozen=True)
 class Bounds:
     """What Slurm would refuse or leave waiting, apart from GPUs in use, at one instant. ``parents`` maps an account
-    to the one above it."""
+    to the one above it, ``partitions`` a partition to its terms."""
 
     limits: tuple[Limit, ...] = ()
     licences: Mapping[str, Licence] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
     parents: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, PartitionTerms] = field(default_factory=dict)
+
+    def node_limits(self, partition: str) -> tuple[int, int | None]:
+        """The fewest and most nodes of a job in one of these partitions (``a,b``)."""
+        terms = self._terms(partition)
+        most = [t.max_nodes for t in terms if t.max_nodes is not None]
+        return min(t.min_nodes for t in terms), max(most) if len(most) == len(terms) else None
+
+    def cpus_per_gpu(self, job: SlurmJob) -> int:
+        """The CPUs that Slurm gives the job for each GPU; 0 = it counts them otherwise. Before it has tried to start a
+        job, its partition's default is taken to hold for one that asks for one CPU for each task."""
+        untried = job.state is JobState.PENDING and not job.restarts and job.num_cpus == job.num_tasks
+        default = max(t.cpus_per_gpu for t in self._terms(job.partition)) if untried and job.gpus else 0
+        return job.cpus_per_gpu or default
+
+    def _terms(self, partition: str) -> list[PartitionTerms]:
+        return [self.partitions.get(name, _NO_TERMS) for name in partition.split(",")]
 
 
 @dataclass(frozen=True)

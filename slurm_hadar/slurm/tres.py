@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 
 from slurm_hadar.errors import SlurmParseError
-from slurm_hadar.slurm.state import GpuRequest
+from slurm_hadar.slurm.state import NOTHING_MORE, Fittings, GpuRequest
 
 __all__ = [
-    "SHARES", "gpu_numbers", "node_shards", "parse_gres", "parse_request", "parse_tres", "requests", "shared_gpus",
-    "shares", "text_or_empty", "with_shared",
+    "SHARES", "fittings", "gpu_numbers", "node_shards", "parse_gres", "parse_request", "parse_tres", "per_gpu",
+    "requests", "shared_gpus", "shares", "text_or_empty", "with_shared",
 ]  # fmt: skip
 
 _GRES_PART = re.compile(r"(?:[^,(]|\([^)]*\))+")  # commas within brackets do not part
@@ -21,6 +21,7 @@ SHARES = ("shard", "mps")
 _NOTHING = frozenset(("", "N/A", "(null)", "NONE", "None", "n/a", "none", "Unknown"))
 _TRES_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
 _DIGITS = re.compile(r"[0-9]{1,15}")
+_COUNT = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMGTP]?)")
 _INDICES = re.compile(r"IDX:(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\)")
 _MOST_GPUS = 4096  # of one node
 
@@ -33,7 +34,7 @@ def text_or_empty(value: str) -> str:
 def parse_gres(text: str) -> tuple[tuple[str, int], ...]:
     """GPUs per type in a node's ``Gres`` or ``GresUsed``: ``gpu:v100:4(IDX:0-1)`` gives (("v100", 4),).
 
-    GPUs without a type count as type ``gpu``; other GRES (``vgpu``, ``shard``) are not looked at. Raises
+    GPUs without a type count as type ``gpu``; other GRES are those of :func:`fittings`. Raises
     SlurmParseError for a GPU entry that is not understood.
     """
     total: dict[str, int] = {}
@@ -58,6 +59,36 @@ def _gpu_entry(text: str) -> tuple[str, int]:
     if len(words) > 3 or not _DIGITS.fullmatch(count) or (kind and not _GPU_TYPE.fullmatch(kind)):
         raise SlurmParseError(f"a GPU request that this version does not understand: {text!r:.200}")
     return kind, int(count)
+
+
+@functools.lru_cache(maxsize=1024)
+def fittings(gres: str, disk: str, shape: str) -> Fittings:
+    """What a node has, or a job asks of each node: ``gres`` as in ``nic:2,nic:cx6:1,bandwidth:4G``, parts of GPUs left
+    out, ``disk`` in MiB or with a unit, ``shape`` as ``sockets:cores:threads``, with stars for what is not asked."""
+    found: dict[str, int] = {}
+    for part in _GRES_PART.findall(text_or_empty(gres)):
+        text = part.partition("(")[0].strip().removeprefix("gres:").removeprefix("gres/").replace("=", ":")
+        name, _, last = text.replace(":no_consume", "").rpartition(":")
+        count = _counted(last, "")
+        name, count = (name, count) if name and count is not None else (text, 1)
+        if name.partition(":")[0] not in ("gpu", *SHARES):
+            found[name] = found.get(name, 0) + int(count)
+    counts = [int(n) if _DIGITS.fullmatch(n) else 0 for n in shape.split(":")]
+    sockets, cores, threads = counts if len(counts) == 3 else (0, 0, 0)
+    asked = Fittings(tuple(sorted(found.items())), (_counted(disk, "M") or 0) / (1 << 20), sockets, cores, threads)
+    return NOTHING_MORE if asked == NOTHING_MORE else asked
+
+
+def _counted(text: str, unit: str) -> float | None:
+    """A number with its unit, ``unit`` where it names none."""
+    match = _COUNT.fullmatch(text)
+    return None if match is None else float(match[1]) * _TRES_UNITS[match[2] or unit]
+
+
+@functools.lru_cache(maxsize=1024)
+def per_gpu(text: str) -> int:
+    """CPUs for each GPU in a job's ``CpusPerTres``, ``gres:gpu:2`` or ``gpu:2``; 0 where it says nothing of GPUs."""
+    return sum(count for _, count in parse_request(text))
 
 
 def shared_gpus(text: str) -> int | None:

@@ -14,8 +14,8 @@ from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.messages import token_fingerprint
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.state import Bounds, ClusterState, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
-from slurm_hadar.slurm.tres import parse_request
+from slurm_hadar.slurm.state import Bounds, ClusterState, Fittings, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
+from slurm_hadar.slurm.tres import fittings, parse_request, shares
 from slurm_hadar.testing.fake_limits import Limits, holds_gpus
 
 __all__ = ["FakeSlurm"]
@@ -301,11 +301,12 @@ class FakeSlurm(Backend):
         nodes = tuple(n for n in fields.get("NodeList", ",".join(job.req_nodes)).split(",") if n)
         if self.lost & set(nodes):
             return "Invalid node name specified"
-        changed = replace(job, req_nodes=nodes, reason=job.reason if job.held else "None")
+        asks = _asks(job, fields.get("TresPerNode", ""))
+        changed = replace(job, req_nodes=nodes, reason=job.reason if job.held else "None", asks=asks)
         if job.shards and (told := fields.get("TresPerNode", "")):
             if not told.startswith("gres:shard:"):
                 return "Invalid generic resource (gres) specification"
-            changed = replace(changed, shares=told.removeprefix("gres:"))
+            changed = replace(changed, shares=shares((told,)))
         elif fields.get("TresPerNode"):
             try:
                 changed = replace(changed, gpus=(GpuRequest("node", parse_request(fields["TresPerNode"])),))
@@ -372,6 +373,11 @@ class FakeSlurm(Backend):
     def drain(self, names: Iterable[str]) -> None:
         for name in names:
             self.nodes[name] = replace(self.nodes[name], available=False, state="drained", reason="test")
+
+
+def _asks(job: SlurmJob, told: str) -> Fittings:
+    """Other GRES that are not told again are lost."""
+    return replace(job.asks, gres=fittings(told, "", "").gres) if told else job.asks
 
 
 def _moment(text: str) -> float:

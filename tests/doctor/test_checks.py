@@ -16,6 +16,7 @@ from slurm_hadar.doctor.examine import AWAY, CHECKS, judge
 from slurm_hadar.doctor.finding import Finding, Verdict
 from slurm_hadar.doctor.host import Host
 from slurm_hadar.model import Partition
+from slurm_hadar.slurm.cli import HIDDEN
 from slurm_hadar.slurm.state import ClusterState, GpuRequest, SlurmJob, SlurmNode
 from slurm_hadar.slurm.survey import COMMANDS, Daemon, Survey, Unknown
 from slurm_hadar.testing.fake_slurm import FakeSlurm
@@ -103,6 +104,7 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("commands", "problem", {}, {"missing": ("scancel",)}, {}, (), "scancel"),
     ("commands", "note", {}, {"missing": ("sacct",)}, {}, (), "works without"),
     ("reads", "problem", {}, {"state": Unknown("squeue output is cut short")}, {}, (), "cut short"),
+    ("reads", "problem", {}, {"state": Unknown(f"sinfo failed: denied; {HIDDEN}")}, {}, (), "PrivateData"),
     ("reads", "warning", {}, {"state": state(read_s=9)}, {}, (), "9000 ms"),
     ("reads", "warning", {"PrivateData": "jobs,usage"}, {"admin_level": ("None", ())}, {}, (), "hides others' jobs"),
     ("rights", "problem", {}, {"admin_level": ("None", ())}, {}, ACT, "their own jobs only"),

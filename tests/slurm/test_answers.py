@@ -6,7 +6,7 @@ import pytest
 
 from slurm_hadar.slurm import cli
 from slurm_hadar.slurm.limits import parse_bounds
-from slurm_hadar.slurm.state import Licence, Limit, Write, WriteResult
+from slurm_hadar.slurm.state import Licence, Limit, PartitionTerms, Write, WriteResult
 
 WHEN = (("StartTime", "now+60"),)
 
@@ -97,3 +97,21 @@ def test_limits_licences_and_reservations() -> None:
         ("r4", ["k80-1"], True, True),
     ]
     assert found.parents == {"lab": "root"}
+
+
+PARTITIONS = """\
+PartitionName=all MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 MaxCPUsPerNode=UNLIMITED Nodes=n1 JobDefaults=(null)
+PartitionName=few MaxNodes=2 MinNodes=1 MaxCPUsPerNode=8 JobDefaults=DefCpuPerGPU=3,DefMemPerGPU=4000 TRES=cpu=64
+"""
+
+
+def test_terms_of_partitions() -> None:
+    """How many nodes and CPUs; what is not limited tells nothing. Its own defaults go before the cluster's."""
+    few = PartitionTerms(1, 2, 8, 3)
+
+    assert parse_bounds(PARTITIONS).partitions == {"all": PartitionTerms(), "few": few}
+    found = parse_bounds(PARTITIONS, "DefCpuPerGPU=5")
+    assert found.partitions == {"all": PartitionTerms(cpus_per_gpu=5), "few": few}
+    assert (found.node_limits("few"), found.node_limits("all,few"), found.node_limits("new")) == (
+        (1, 2), (0, None), (0, None)
+    )  # fmt: skip

@@ -23,7 +23,7 @@ from slurm_hadar.model import JobState
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.pyslurm import PyslurmBackend, probe
-from slurm_hadar.slurm.state import GpuRequest, SlurmJob, Write
+from slurm_hadar.slurm.state import Fittings, GpuRequest, PartitionTerms, SlurmJob, Write
 
 pytestmark = pytest.mark.slurm
 BACKENDS: dict[str, type[CliBackend]] = {"cli": CliBackend, "pyslurm": PyslurmBackend}
@@ -541,3 +541,27 @@ def test_commands_missing(make: Callable[..., Backend], slurm_cluster: PrivateCl
     for call in (backend.version, lambda: backend.write([Write("release", ("1",))])):
         with pytest.raises(SlurmError, match="scontrol is not on PATH: install Slurm's client commands"):
             call()
+
+
+def test_what_jobs_ask_and_partitions_allow(make: Callable[..., Backend], odd: PrivateCluster, poll: Poll) -> None:
+    """CPUs by GPUs, disk, threads; the terms of a partition, whose default shows once Slurm has tried a job."""
+    backend = make(odd.env)
+    name = backend.read().partitions[0].name
+    node = backend.read().partitions[0].nodes[0]
+    assert backend.read().bounds.partitions[name] == PartitionTerms(min_nodes=0)
+    terms = ("MaxNodes=3", "MinNodes=1", "MaxCPUsPerNode=4", "JobDefaults=DefCpuPerGPU=2")
+    odd.run(["scontrol", "update", f"PartitionName={name}", *terms], check=True)
+    asking = submit(odd, "--hold", "-p", name, "--gres=gpu:1", "--cpus-per-gpu=3", "--threads-per-core=1")
+    counting, plain = (submit(odd, "-p", name, "-w", node, "--gres=gpu:1", *more) for more in (["-c1"], []))
+    poll(in_state(backend, plain, JobState.RUNNING))
+
+    state = backend.read()
+
+    jobs = {j.job_id: j for j in state.jobs}
+    assert state.bounds.partitions[name] == PartitionTerms(1, 3, 4, 2)
+    assert (jobs[asking].cpus_per_gpu, jobs[asking].asks) == (3, Fittings(threads=1))
+    assert (jobs[counting].cpus_per_gpu, jobs[plain].cpus_per_gpu, jobs[plain].num_cpus) == (0, 2, 2)
+    assert all(n.has.threads >= 1 and n.has.sockets >= 1 and n.has.gres == () for n in state.nodes)
+    odd.run(["scancel", asking, counting, plain])
+    usual = ("MaxNodes=UNLIMITED", "MinNodes=0", "MaxCPUsPerNode=UNLIMITED", "JobDefaults=DefCpuPerGPU=0")
+    odd.run(["scontrol", "update", f"PartitionName={name}", *usual], check=False)

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slurm
 FAKES: dict[str, tuple[str, type[SlurmError], str]] = {
     "garbage": ("head -c 4096 /dev/urandom | tr -d '\\0'", SlurmParseError, "cut short"),
     "an error": ("echo 'squeue: error: who are you' >&2; exit 1", SlurmError, "failed: squeue: error: who are you"),
+    "hidden": ("echo 'slurm_load_node: Access/permission denied' >&2; exit 1", SlurmError, "denied; PrivateData in"),
     "silent failure": ("exit 3", SlurmError, "no reason given"),
     "away": ("echo 'error: Unable to contact slurm controller' >&2; exit 1", SlurmUnavailable, "does not answer"),
     "hangs": ("exec sleep 600", SlurmUnavailable, "did not answer within 1 s"),

@@ -13,6 +13,7 @@ from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.parsing import DETAIL_FORMAT, JOB_FIELDS, NODE_FIELDS, SEP, Details
+from slurm_hadar.slurm.state import Fittings
 
 MARK = "0123456789abcdef"
 
@@ -328,9 +329,44 @@ def test_who_wants_whole_nodes(field: str, word: str, exclusive: bool) -> None:
 )  # fmt: skip
 def test_which_partitions_jobs_may_be_stopped_for_others(tier: str, mode: str, read: tuple[int, bool]) -> None:
     """A suspended job keeps its GPUs, and makes way for nobody."""
-    fields = (*NODE_FIELDS, *parsing.TIER_FIELDS)
+    fields = (*NODE_FIELDS, "PriorityTier", "PreemptMode")
     text = text_of([{**NODE, "PriorityTier": tier, "PreemptMode": mode}], fields)
 
     _, (partition,) = parsing.parse_nodes(text, MARK, fields)
     assert (partition.tier, partition.preemptible) == read
     assert nodes({})[1][0] == Partition("all", ("v100-1",))
+
+
+@pytest.mark.parametrize(
+    ("gres", "disk", "shape", "asked"),
+    [("gres:gpu:2", "0", "*:*:*", Fittings()),
+     ("gres/gpu:2,gres/nic:cx6=1,shard:2", "1000M", "2:*:*", Fittings((("nic:cx6", 1),), 1000, 2)),
+     ("gres:nic,gres:bandwidth:no_consume:4G", "1G", "*:*:1",
+      Fittings((("bandwidth", 4 << 30), ("nic", 1)), 1024, threads=1)),
+     ("(null)", "odd", "odd", Fittings())],
+)  # fmt: skip
+def test_what_a_job_asks_of_its_nodes(gres: str, disk: str, shape: str, asked: Fittings) -> None:
+    """Other GRES, local disk, sockets, cores and threads, in the words of each release; parts of GPUs are none."""
+    fields = (*JOB_FIELDS, "MinTmpDisk", "SCT")
+    record = {**JOB, "tres-per-node": gres, "MinTmpDisk": disk, "SCT": shape}
+
+    assert parsing.parse_jobs(text_of([record], fields), MARK, fields)[0].asks == asked
+
+
+def test_which_nodes_have_what_is_asked() -> None:
+    """A GRES of any type, or of one; as much disk, and sockets."""
+    fields = (*NODE_FIELDS, "Disk", "SocketCoreThread")
+    record = {**NODE, "Gres": "gpu:v100:4(S:0),nic:cx6:2,nic:cx5:1", "Disk": "2000", "SocketCoreThread": "2:8:1"}
+    has = parsing.parse_nodes(text_of([record], fields), MARK, fields)[0][0].has
+
+    assert has == Fittings((("nic:cx5", 1), ("nic:cx6", 2)), 2000, 2, 8, 1)
+    fits = [Fittings(), Fittings((("nic", 3),)), Fittings((("nic:cx6", 2),)), Fittings((), 2000, 2, 8, 1)]
+    short = [Fittings((("nic:cx6", 3),)), Fittings((("fpga", 1),)), Fittings((), 2001), Fittings((), 0, 3)]
+    assert all(has.cover(asked) for asked in fits) and not any(has.cover(asked) for asked in short)
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("gres:gpu:2", 2), ("gpu:3", 3), ("gres/gpu:4", 4), ("N/A", 0), ("", 0)])
+def test_cpus_for_each_gpu(text: str, cpus: int) -> None:
+    """By the user's wish, or the default of a partition, which Slurm writes in other words."""
+    fields = (*JOB_FIELDS, "cpus-per-tres")
+    assert parsing.parse_jobs(text_of([{**JOB, "cpus-per-tres": text}], fields), MARK, fields)[0].cpus_per_gpu == cpus

@@ -118,7 +118,7 @@ def back_in_queue(
 
 def given_back(context: ActContext, seen: Observation) -> list[PlannedWrite]:
     """Jobs that wait, and are not to be steered any more, get their owners' shape and every node back: their node list
-    is this controller's doing. Those for which Slurm may stop others are not put off any more, either."""
+    is this controller's doing. Those that Slurm may start at any moment are not put off any more, either."""
     batch = []
     for job in seen.snapshot.jobs:
         record, raw = seen.records.get(job.job_id), seen.raw.get(job.job_id)
@@ -127,7 +127,7 @@ def given_back(context: ActContext, seen: Observation) -> list[PlannedWrite]:
         if raw.state is not JobState.PENDING or context.config.mode(raw.partition) is not Mode.ACT:
             continue
         with context.quarantine.over(job.job_id, "giving it back"):
-            if job.job_id in seen.preempting and put_off_by_us(raw, record, seen.comments[job.job_id]):
+            if job.job_id in seen.at_once and put_off_by_us(raw, record, seen.comments[job.job_id]):
                 gap_s = _fresh_s(raw)
                 write = writes.defer(raw, record, gap_s) if record.steered else writes.lease([raw.job_id], gap_s)[0]
                 batch.append(PlannedWrite(write, Purpose.GIVE_BACK, defer_s=gap_s, why=job.pinned))

@@ -11,13 +11,13 @@ from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.controller.steering import writes
-from slurm_hadar.controller.steering.bounds import keeps_back
+from slurm_hadar.controller.steering.bounds import keeps_back, note_unfit
 from slurm_hadar.controller.steering.rules import LAUNCH_FAILED, TRANSIENT_HOLDS
 from slurm_hadar.slurm.state import SlurmJob, Write
 
 __all__ = ["Undo"]
 
-_AVOID_ROUNDS = 10  # for a node that Slurm refuses to a job
+_AVOID_ROUNDS = 10  # for a node that Slurm refuses to a job, or where its script could not be launched
 _HELD_BY_OTHERS = ("JobHeldAdmin", "JobHeldUser")
 
 
@@ -50,14 +50,17 @@ class Undo:
 
     def _learn(self, record: JobRecord, change: Change, job: SlurmJob, refused: bool) -> None:
         """What keeps the job back is no matter of these nodes, and its like are not tried for a while; anything else
-        is, and the nodes are not."""
+        is, and the nodes are not. That a node which is up is not available passes, as when others leave it."""
         now, round_s = time.time(), self._context.config.controller.round_s
-        if keeps_back(job.reason) and not _about_nodes(job) and not job.held:
-            self._context.lessons.learn(job, job.reason, now, round_s, tried=True)
-        elif refused or job.held or keeps_back(job.reason):
+        lessons = self._context.lessons
+        if job.held and job.reason in TRANSIENT_HOLDS:
+            note_unfit(record, change.new.nodes, job.reason, now, round_s)
+        elif keeps_back(job.reason) and not _about_nodes(job) and not job.held:
+            lessons.learn(job, job.reason, now, round_s, tried=True)
+        elif refused or job.held or (keeps_back(job.reason) and not job.reason.startswith("ReqNodeNotAvail")):
             record.keep_off(change.new.nodes, now + _AVOID_ROUNDS * round_s)
         else:
-            self._context.lessons.tried_in_vain(job, record, change.new.nodes, now, round_s)
+            lessons.tried_in_vain(job, record, change.new.nodes, now, round_s)
 
 
 def _about_nodes(job: SlurmJob) -> bool:

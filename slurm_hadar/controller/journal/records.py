@@ -83,6 +83,8 @@ class JobRecord:
     ``reshaped``: Slurm was told of a shape of ours at some time. ``node_range``: the fewest and most nodes, where its
     owner asked for a range. ``first_seen``: the time of the round that began this record, 0 where that was not
     recorded; what the journal has of this id from before is another job's, whose number was used again.
+    ``unfit`` counts how often Slurm found nodes unfit for it, ``unfit_on`` the last ones and Slurm's word; from the
+    second time on it is left to Slurm until ``unfit_until``.
     """
 
     job_id: str
@@ -148,6 +150,9 @@ class JobRecord:
     node_range: Sequence[int] = ()
     clock_s: float | None = None
     first_seen: float = 0.0
+    unfit: int = 0
+    unfit_until: float = 0.0
+    unfit_on: str = ""
 
     @property
     def past(self) -> PastJob:

@@ -17,6 +17,12 @@ __all__ = ["node_views"]
 def node_views(view: SlurmView, jobs: Iterable[Job]) -> tuple[Node, ...]:
     """A node with several GPU types is taken whole: stock Slurm cannot be told which of them an untyped request
     gets."""
+    limits = {p: most for p, t in view.state.bounds.partitions.items() if (most := t.max_cpus_per_node) is not None}
+    room = {n.name: {p: float(limits[p]) for p in n.partitions if p in limits} for n in view.state.nodes}
+    for held in view.active.values() if limits else ():
+        for node in held.nodes:
+            if held.partition in room.get(node, ()):
+                room[node][held.partition] -= held.num_cpus / len(held.nodes)
     gpus: dict[str, dict[str, int]] = {}
     cpus: dict[str, float] = defaultdict(float)
     memory: dict[str, float] = defaultdict(float)
@@ -30,16 +36,29 @@ def node_views(view: SlurmView, jobs: Iterable[Job]) -> tuple[Node, ...]:
         for node in nodes:
             cpus[node] += shown.num_cpus / len(nodes)
             memory[node] += shown.memory_bytes / len(nodes)
+            if shown.partition in room.get(node, ()):
+                room[node][shown.partition] += shown.num_cpus / len(nodes)
     counts = view.state.memory_counts
     return tuple(
-        _node(n, view.facts[n.name], gpus.get(n.name, {}), node_room(n, cpus[n.name], memory[n.name], counts))
+        _node(
+            n,
+            view.facts[n.name],
+            gpus.get(n.name, {}),
+            node_room(n, cpus[n.name], memory[n.name], counts),
+            {partition: max(0, int(left)) for partition, left in room[n.name].items()},
+        )
         for n in view.state.nodes
     )
 
 
 def _node(
-    node: SlurmNode, facts: NodeFacts, ours: Mapping[str, int], room: tuple[int | None, int | None, bool]
+    node: SlurmNode,
+    facts: NodeFacts,
+    ours: Mapping[str, int],
+    room: tuple[int | None, int | None, bool],
+    partition_cpus: Mapping[str, int],
 ) -> Node:
     total = dict(node.gpus)
     taken = total if facts.several_types else {t: max(0, n - ours.get(t, 0)) for t, n in node.used}
-    return Node(node.name, total, taken, node.available, node.state, node.reason, node.features, node.partitions, *room)
+    said = (node.state, node.reason, node.features, node.partitions)
+    return Node(node.name, total, taken, node.available, *said, *room, partition_cpus)

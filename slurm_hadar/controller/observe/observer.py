@@ -49,7 +49,7 @@ class Observation:
     jobs' comments say; ``records`` the memory brought up to date; ``ended`` jobs that are over since the last round,
     with their final state; ``events`` what else has happened to jobs since; ``stays`` the steerable jobs that keep
     their place once they run, however long; ``retries`` jobs that are over and shall not be, which are in ``records``
-    too; ``preempting`` the jobs that wait for Slurm to stop others for them."""
+    too; ``at_once`` the waiting jobs that are not to be put off any more, as Slurm may start them at any moment."""
 
     snapshot: Snapshot
     view: SlurmView
@@ -58,7 +58,7 @@ class Observation:
     events: tuple[Event, ...] = ()
     stays: Set[str] = frozenset()
     retries: Mapping[str, SlurmJob] = field(default_factory=dict)
-    preempting: Set[str] = frozenset()
+    at_once: Set[str] = frozenset()
 
     @property
     def state(self) -> ClusterState:
@@ -128,9 +128,9 @@ class Observer:
         jobs = as_sharers(jobs, known, view.active.values(), view.facts, self._sources)
         snapshot = self._snapshot(view, jobs, finder)
         note_company(known, view.active.values(), snapshot)
-        preempting = frozenset(job_id for job_id, facts in known.items() if facts is not None and facts.preempts)
+        at_once = frozenset(job_id for job_id, facts in known.items() if facts is not None and facts.at_once)
         events = tuple(self._records.events)
-        return Observation(snapshot, view, self.records, ended, events, stays, failed, preempting)
+        return Observation(snapshot, view, self.records, ended, events, stays, failed, at_once)
 
     def _begin(self, view: SlurmView) -> None:
         """Another round: what is gone is forgotten, and more may be known."""

@@ -34,4 +34,4 @@ class SlurmView:
         """``memory_gb``: what the configuration says of GPU types."""
         comments = {job.job_id: read(job.comment)[0] for job in state.jobs}
         active = {job.job_id: job for job in state.jobs if job.state.active}
-        return cls(state, node_facts(state.nodes, memory_gb), comments, active)
+        return cls(state, node_facts(state.nodes, memory_gb, state.bounds), comments, active)

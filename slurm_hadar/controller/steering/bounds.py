@@ -10,14 +10,16 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.model import Draw, JobState, Needs, Quota
+from slurm_hadar.controller.words import clock
+from slurm_hadar.model import Draw, Form, JobState, Needs, Quota
+from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import ClusterState, Limit, Reservation, SlurmJob, SlurmNode
 
-__all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room"]
+__all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room", "note_unfit", "unfit_reason"]
 
 # What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing
 # keeps it from starting. All else does, and so may any word of a later release.
@@ -46,6 +48,8 @@ _OF_QOS = re.compile(r"QOS|MaxGRES|MaxCpu|MaxMem|MaxNode|MaxJobs")
 _LICENCE = re.compile(r"([^:,;|]+)(?::(\d{1,9}))?")
 _LONGEST_TRIES_S = 1800.0
 _PASS_ROUNDS = 2  # for a node where a job did not get what seemed free
+_UNFIT_ROUNDS = 10  # for a node that is not what a job asks for
+_LONGEST_UNFIT_S = 86400.0
 
 
 def keeps_back(reason: str) -> bool:
@@ -158,6 +162,30 @@ class Lessons:
             lesson.probe = ""
 
 
+def note_unfit(record: JobRecord, nodes: Sequence[str], reason: str, now: float, round_s: float) -> None:
+    """Slurm holds the job since these nodes, which had room, are not what it asks for: it asks for something that
+    nobody has reckoned with. They are not tried again for a time that grows with each such try. From the second on the
+    job is left to Slurm for as long, which knows where it fits."""
+    record.unfit += 1
+    first_s = _UNFIT_ROUNDS * round_s
+    wait_s = max(first_s, min(_LONGEST_UNFIT_S, first_s * 2 ** min(record.unfit - 1, 30)))
+    record.keep_off(nodes, now + wait_s)
+    record.unfit_on, record.unfit_until = f"{fold(nodes)} ({reason})", now + wait_s
+
+
+def unfit_reason(job: SlurmJob, record: JobRecord, now: float) -> str | None:
+    """Why a job is left to Slurm for a while that was found unfit for nodes; if it runs, until it is over, since moved
+    it might not start again. None if it is not."""
+    waits = job.state is JobState.PENDING
+    if record.unfit < 2 or (waits and record.unfit_until <= now):
+        return None
+    until = f" until {clock(record.unfit_until)}" if waits else ""
+    return (
+        f"asks for something of a node that is not known here, and is left to Slurm{until}: Slurm would not have it on "
+        f"{record.unfit_on}, where GPUs were free"
+    )
+
+
 def _scope(job: SlurmJob, reason: str) -> tuple[str, ...]:
     """Whose matter the reason is."""
     if _first(reason) in _NEVER:
@@ -196,7 +224,7 @@ class QuotaBook:
 
     def needs(self, job: SlurmJob, record: JobRecord) -> Needs:
         """What the job takes beside GPUs, in the shape that its owner asked for or scaled from it."""
-        per_node, per_gpu = _cpus(record)
+        per_node, per_gpu = self._cpus(job, record)
         memory = _memory_per_cpu(job) if self.state.memory_counts else 0.0
         return _needs(per_node, per_gpu, memory, job.exclusive, tuple(self._draws(job, record)))
 
@@ -208,8 +236,14 @@ class QuotaBook:
         """Whether less is left of a quota than a gang of ``workers`` draws, so that Slurm's reason is no news."""
         return any(draw.least(workers) > self.quotas[draw.quota].left for draw in needs.draws)
 
-    def beyond(self, job: SlurmJob, record: JobRecord, workers: int) -> str | None:
-        """Why Slurm will never start the job as it is, with ``workers`` GPUs at least, though nobody else runs."""
+    def beyond(self, job: SlurmJob, record: JobRecord, form: Form) -> str | None:
+        """Why Slurm will never start the job as it is, in none of the shapes of its form, though nobody else runs."""
+        workers, (least, most) = min(form.gang_sizes), self.state.bounds.node_limits(job.partition)
+        asked = f"cannot start as it was submitted: asks for {record.nodes} node{'s'[: record.nodes != 1]}"
+        if most is not None and form.min_nodes > most:
+            return f"{asked}, and partition {job.partition} allows {most} at most (MaxNodes)"
+        if form.max_nodes < least:
+            return f"{asked}, and partition {job.partition} {least} at least (MinNodes)"
         for limit in self._limits_of(job):
             draws = () if limit.each_job else self._drawn(limit, job, record)
             if any(draw.least(workers) > limit.most for draw in draws):
@@ -233,7 +267,7 @@ class QuotaBook:
     def may_have(self, job: SlurmJob, record: JobRecord, gpus: int, nodes: int) -> bool:
         """Whether the owner may ask for so many GPUs in one job. What Slurm is told with an operator's rights is not
         held against such limits any more, so nothing beyond them is ever told."""
-        per_node, per_gpu = _cpus(record)
+        per_node, per_gpu = self._cpus(job, record)
         asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(per_node * nodes + per_gpu * gpus)}
         return all(asked[limit.what] <= limit.most for limit in self._limits_of(job) if limit.what in asked)
 
@@ -297,7 +331,7 @@ class QuotaBook:
         elif limit.what == "node":
             per = "node"
         elif limit.what in ("cpu", "mem"):
-            per_node, per_gpu = _cpus(record)
+            per_node, per_gpu = self._cpus(job, record)
             per, each = ("gpu", per_gpu) if per_gpu else ("node", per_node)
             each *= _memory_per_cpu(job) if limit.what == "mem" else 1.0
         elif limit.what != "jobs":
@@ -334,18 +368,19 @@ class QuotaBook:
             return None
         return min(own, key=lambda r: r.start, default=None)
 
+    def _cpus(self, job: SlurmJob, record: JobRecord) -> tuple[float, float]:
+        """CPUs for each node and for each GPU that the job has, in whatever shape it is placed: one of them is 0."""
+        per_task, by_gpu = max(1, record.cpus // record.tasks), self.state.bounds.cpus_per_gpu(job)
+        if by_gpu * record.workers >= record.tasks:
+            return 0.0, float(by_gpu)
+        if record.tasks == record.workers > record.nodes:
+            return 0.0, float(per_task)
+        return max(record.cpus, record.tasks * per_task) / record.nodes, 0.0
+
     def _own(self, job: SlurmJob) -> list[Reservation]:
         """The reservations that the job names, of which it may use any."""
         names = job.reservation.split(",") if job.reservation else ()
         return [r for r in self.state.bounds.reservations if r.name in names]
-
-
-def _cpus(record: JobRecord) -> tuple[float, float]:
-    """CPUs for each node and for each GPU that the job has, in whatever shape it is placed: one of them is 0."""
-    per_task = max(1, record.cpus // record.tasks)
-    if record.tasks == record.workers > record.nodes:
-        return 0.0, float(per_task)
-    return max(record.cpus, record.tasks * per_task) / record.nodes, 0.0
 
 
 def _memory_per_cpu(job: SlurmJob) -> float:

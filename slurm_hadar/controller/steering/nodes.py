@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slurm_hadar.controller.steering.elastic import NodeGroups, node_groups
 from slurm_hadar.model import Mix
-from slurm_hadar.slurm.state import SlurmNode
+from slurm_hadar.slurm.state import NOTHING_MORE, Bounds, Fittings, SlurmJob, SlurmNode
 from slurm_hadar.throughput.gpus import memory_gb
 
 __all__ = ["NodeBook", "NodeFacts", "constraint_known", "groups_open", "node_facts", "nodes_counted"]
@@ -21,7 +21,7 @@ _CONSTRAINT = re.compile(rf"{_NAME}(?:[&|]{_NAME})*|\[{_NAME}(?:\|{_NAME})*\]|{_
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
     """What steering needs of a node: its only GPU type (None if it has none or several), and its state. ``per_gpu``:
-    how many shards each of its GPUs has, 0 where it has none or they are not alike."""
+    how many shards each of its GPUs has, 0 where it has none or they are not alike. ``has``: what else there is."""
 
     name: str
     gpu_type: str | None
@@ -31,14 +31,16 @@ class NodeFacts:
     partitions: frozenset[str]
     several_types: bool
     per_gpu: int = 0
+    has: Fittings = NOTHING_MORE
 
 
 class NodeBook(dict[str, NodeFacts]):
-    """The nodes of one look, by name; ``memory_gb`` is what the configuration says of GPU types. What many jobs ask
-    alike is worked out once."""
+    """The nodes of one look, by name; ``memory_gb`` is what the configuration says of GPU types, ``bounds`` has the
+    terms of partitions. What many jobs ask alike is worked out once."""
 
-    def __init__(self, memory_gb: Mapping[str, int] | None = None) -> None:
+    def __init__(self, memory_gb: Mapping[str, int] | None = None, bounds: Bounds | None = None) -> None:
         super().__init__()
+        self.bounds = bounds or Bounds()
         self._memory_gb = memory_gb or {}
 
     @functools.cached_property
@@ -47,7 +49,7 @@ class NodeBook(dict[str, NodeFacts]):
         return tuple(sorted({f.gpu_type for f in self.values() if f.gpu_type}))
 
     @functools.cached_property
-    def _groups(self) -> dict[tuple[str, str, tuple[str, ...], Mix], NodeGroups]:
+    def _groups(self) -> dict[tuple[str, str, Fittings, tuple[str, ...], Mix], NodeGroups]:
         return {}
 
     @functools.cached_property
@@ -55,7 +57,7 @@ class NodeBook(dict[str, NodeFacts]):
         return {}
 
     @functools.cached_property
-    def _open(self) -> dict[tuple[str, str], frozenset[str]]:
+    def _open(self) -> dict[tuple[str, str, Fittings], frozenset[str]]:
         return {}
 
     def memory_of(self, gpu_type: str) -> int | None:
@@ -67,22 +69,23 @@ class NodeBook(dict[str, NodeFacts]):
         known = {t: self.memory_of(t) for t in self.gpu_types}
         return tuple((t, has) for t, has in known.items() if has is None or has < least_gb)
 
-    def groups(self, partition: str, constraint: str, excluded: tuple[str, ...], mix: Mix) -> NodeGroups:
+    def groups(self, job: SlurmJob, mix: Mix) -> NodeGroups:
         """The nodes that are open to a job, of whatever state, as one gang may use them together."""
-        key = (partition, constraint, excluded, mix)
+        key = (job.partition, job.features, job.asks, job.exc_nodes, mix)
         if key not in self._groups:
-            self._groups[key] = groups_open(self, self.open_to(partition, constraint).difference(excluded), None, mix)
+            open_ = self.open_to(job.partition, job.features, job.asks)
+            self._groups[key] = groups_open(self, open_.difference(job.exc_nodes), None, mix)
         return self._groups[key]
 
-    def open_to(self, partition: str, constraint: str) -> frozenset[str]:
-        """The nodes of a job's partitions that have the features that it asks for."""
-        key = (partition, constraint)
+    def open_to(self, partition: str, constraint: str, asks: Fittings = NOTHING_MORE) -> frozenset[str]:
+        """The nodes of a job's partitions that have the features and all else that it asks for."""
+        key = (partition, constraint, asks)
         if key not in self._open:
             partitions = set(partition.split(","))
             self._open[key] = frozenset(
                 name
                 for name, node in self.items()
-                if partitions & node.partitions and _features_fit(constraint, node.features)
+                if partitions & node.partitions and _features_fit(constraint, node.features) and node.has.cover(asks)
             )
         return self._open[key]
 
@@ -105,8 +108,10 @@ class NodeBook(dict[str, NodeFacts]):
         return self._alike[key]
 
 
-def node_facts(nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None = None) -> NodeBook:
-    facts = NodeBook(memory_gb)
+def node_facts(
+    nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None = None, bounds: Bounds | None = None
+) -> NodeBook:
+    facts = NodeBook(memory_gb, bounds)
     for node in nodes:
         types = [t for t, _ in node.gpus]
         gpus = sum(n for _, n in node.gpus)
@@ -119,6 +124,7 @@ def node_facts(nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None =
             frozenset(node.partitions),
             len(types) > 1,
             node.shards // gpus if len(types) == 1 and node.shards % gpus == 0 and node.whole is not None else 0,
+            node.has,
         )
     return facts
 

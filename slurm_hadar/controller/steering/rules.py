@@ -254,9 +254,9 @@ def _by_place(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Node
     its_wish = comment.types is not None or comment.mem_gb is not None or comment.mix is not None
     if its_wish or job.shards or not record.workers:
         return None
-    groups = nodes.groups(job.partition, job.features, job.exc_nodes, mix)
+    groups = nodes.groups(job, mix)
     sizes: tuple[int, ...] = (record.workers,)
-    if _elastic(job, comment, record):
+    if _elastic(job, comment, record, nodes):
         sizes = gang_sizes(comment.gpus or (), record.workers, low, high, comment.batch, groups)
     if any(has_room(size, low, high, groups) for size in sizes) or not _slurm_has_room(job, record, nodes):
         return None
@@ -290,7 +290,7 @@ def _by_likeness(job: SlurmJob, low: int, high: int, mix: Mix, nodes: NodeBook) 
 
 def _slurm_has_room(job: SlurmJob, record: JobRecord, nodes: NodeBook) -> bool:
     """Whether Slurm could start the job somewhere, were the cluster empty, by its GPUs alone."""
-    gpus = [nodes[n].gpus for n in nodes.open_to(job.partition, job.features).difference(job.exc_nodes)]
+    gpus = [nodes[n].gpus for n in nodes.open_to(job.partition, job.features, job.asks).difference(job.exc_nodes)]
     if job.gpus[0].per == "job":
         return sum(gpus) >= record.workers
     return sum(has >= record.workers // record.nodes for has in gpus) >= record.nodes
@@ -351,7 +351,7 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
     open_nodes = _open_nodes(job, nodes, avoid)
     types, small = types_of(comment, nodes)
     sizes: tuple[int, ...] = ()
-    if _elastic(job, comment, record):
+    if _elastic(job, comment, record, nodes):
         groups = groups_open(nodes, open_nodes, types, mix)
         sizes = gang_sizes(comment.gpus or (), record.workers, low, high, comment.batch, groups)
     return shared_form(
@@ -372,11 +372,11 @@ def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBo
 
 def _node_range(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook) -> tuple[int, int, Mix]:
     """The fewest and most nodes that a job may have, and whether they may be unlike. Those of a job all lie in one of
-    its partitions, and have the same one of ``[a|b]``."""
+    its partitions, which may limit their number, and have the same one of ``[a|b]``."""
     if comment.fork is not None and job.array_id:  # a copy stays on one node: other nodes have other copies
         return 1, 1, Mix.NEVER
     low, high = comment.nodes or (record.nodes, record.nodes)
-    if record.tasks != record.nodes:
+    if record.tasks != record.nodes or _keeps_shape(job, nodes):
         low = high = record.nodes
     mix = comment.mix or Mix.NEVER
     one_place = nodes.are_one(job.partition, job.features) and nodes.alternatives_alike(
@@ -387,12 +387,23 @@ def _node_range(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: No
     counted = nodes_counted(job.features)
     if counted is not None and low <= counted <= high:
         low = high = counted
+    least, most = nodes.bounds.node_limits(job.partition)
+    allowed = max(low, least), high if most is None else min(high, most)
+    if allowed[0] <= allowed[1]:  # else it cannot start at all
+        low, high = allowed
     return low, max(low, high), mix
 
 
-def _elastic(job: SlurmJob, comment: JobComment, record: JobRecord) -> bool:
+def _elastic(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook) -> bool:
     one_task_each = record.tasks in (record.nodes, record.workers)
-    return comment.gpus is not None and record.workers > 0 and not job.shards and one_task_each
+    whole = record.workers > 0 and not job.shards
+    return comment.gpus is not None and whole and one_task_each and not _keeps_shape(job, nodes)
+
+
+def _keeps_shape(job: SlurmJob, nodes: NodeBook) -> bool:
+    """Whether only its owner can change the job's shape: of one with other GRES whose CPUs are counted by GPUs Slurm
+    reckons the CPUs wrongly, or finds no node, once it was told other tasks (seen on 22.05)."""
+    return bool(job.asks.gres) and nodes.bounds.cpus_per_gpu(job) > 0
 
 
 def types_of(comment: JobComment, nodes: NodeBook) -> tuple[frozenset[str] | None, tuple[tuple[str, int | None], ...]]:
@@ -425,7 +436,7 @@ def shared_form(form: Form) -> Form:
 
 def _open_nodes(job: SlurmJob, nodes: NodeBook, avoid: set[str]) -> frozenset[str] | None:
     """Nodes that partitions, constraint and past failures leave open; None where they leave all."""
-    chosen = nodes.open_to(job.partition, job.features)
+    chosen = nodes.open_to(job.partition, job.features, job.asks)
     if job.state is JobState.RUNNING:  # where it runs it may stay, whatever was changed about the node since
         chosen |= frozenset(job.nodes)
     if avoid:

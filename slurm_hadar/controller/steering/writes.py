@@ -113,7 +113,12 @@ def _owner_shape(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...
 
 def _part(job: SlurmJob, shards: int) -> tuple[tuple[str, str], ...]:
     """Nodes, tasks and CPUs of a job with a part of a GPU stay what they are."""
-    return () if shards in (0, job.shards) else (("TresPerNode", f"gres:shard:{shards}"),)
+    return () if shards in (0, job.shards) else (("TresPerNode", f"gres:shard:{shards}{_other_gres(job)}"),)
+
+
+def _other_gres(job: SlurmJob) -> str:
+    """What stands in the same field as the GPUs, and would be lost if it was not told again."""
+    return "".join(f",gres:{name}:{count}" for name, count in job.asks.gres)
 
 
 def _resize(job: SlurmJob, record: JobRecord, nodes: int, each: int) -> tuple[tuple[str, str], ...]:
@@ -126,11 +131,13 @@ def _resize(job: SlurmJob, record: JobRecord, nodes: int, each: int) -> tuple[tu
         return ()
     per_gpu = record.tasks == record.workers > record.nodes
     tasks = nodes * each if per_gpu else record.tasks if nodes == record.nodes else nodes
-    cpus = tasks * max(1, record.cpus // record.tasks)
+    # a new number of GPUs makes Slurm forget how many CPUs belong to each
+    by_gpu = max(tasks, nodes * each * job.cpus_per_gpu)
+    cpus = by_gpu if job.cpus_per_gpu else tasks * max(1, record.cpus // record.tasks)
     cleared = (("TresPerJob", ""),) if request is not None and request.per == "job" else ()
     return (
         *cleared,
-        ("TresPerNode", f"gres:gpu:{each}"),
+        ("TresPerNode", f"gres:gpu:{each}{_other_gres(job)}"),
         ("NumNodes", f"{nodes}-{nodes}"),
         ("NumTasks", str(tasks)),
         ("NumCPUs", str(cpus)),

@@ -102,6 +102,7 @@ class _Booking:
     nodes: dict[str, Node]
     words: dict[str, str]
     cpus: dict[str, float] = field(default_factory=dict)
+    partition_cpus: dict[tuple[str, str], float] = field(default_factory=dict)
     memory: dict[str, float] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     alone: set[str] = field(default_factory=set)
@@ -140,10 +141,20 @@ class _Booking:
             return "other jobs are where it wants the whole node"
         if node.cpus is not None and cpus + self.cpus.get(node.name, 0.0) > node.cpus + _ROUNDING:
             return f"{cpus:g} CPUs are not free" if cpus != 1 else "1 CPU is not free"
+        if self._over_limit(job, node, cpus):
+            return f"partition {job.partition} has no {cpus:g} of its MaxCPUsPerNode left"
         memory = cpus * job.needs.memory_per_cpu
         if node.memory_bytes is not None and memory + self.memory.get(node.name, 0.0) > node.memory_bytes + _ROUNDING:
             return f"{memory / 2**30:.3g} GiB of memory are not free"
         return None
+
+    def _over_limit(self, job: Job, node: Node, cpus: float) -> bool:
+        """Whether every partition in which the job may start there limits its jobs' CPUs on a node to less."""
+        names = [p for p in job.partition.split(",") if p in node.partitions]
+        return bool(names) and all(
+            cpus + self.partition_cpus.get((node.name, p), 0.0) > node.partition_cpus.get(p, float("inf")) + _ROUNDING
+            for p in names
+        )
 
     def _book(self, job: Job, placement: Placement) -> None:
         for draw in job.needs.draws:
@@ -152,6 +163,8 @@ class _Booking:
         for name, counts in placement.shares:
             cpus = job.needs.cpus_for(sum(n for _, n in counts))
             self.cpus[name] = self.cpus.get(name, 0.0) + cpus
+            for key in ((name, partition) for partition in job.partition.split(",")):
+                self.partition_cpus[key] = self.partition_cpus.get(key, 0.0) + cpus
             self.memory[name] = self.memory.get(name, 0.0) + cpus * job.needs.memory_per_cpu
             self.users[name] = self.users.get(name, 0) + 1
             if job.needs.exclusive:

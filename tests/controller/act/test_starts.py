@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 from slurm_hadar.controller.act import actor
 from slurm_hadar.controller.journal import WriteOutcome
 from slurm_hadar.model import JobState
+from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.testing.fake_slurm import FakeSlurm
 from tests.controller.scripted import MODEL, Scripted
 
 WIDE = MODEL + ",gpus=1-4,nodes=1-2"
@@ -163,3 +166,50 @@ def test_a_comment_that_was_changed_while_others_saved_is_kept(bench: Any, monke
     b.new_controller(policy=Changing(**{f"j{job}": {"v100-1": {"v100": 1}}})).run_round()
 
     assert b.slurm.jobs[job].nodes == ("v100-1",) and b.slurm.jobs[job].comment.startswith(theirs)
+
+
+class Choosy(FakeSlurm):
+    """A Slurm whose jobs can run on one node only, for something that it does not tell."""
+
+    fit = "n1"
+
+    def _try(self, job: SlurmJob, now: float) -> None:
+        if job.req_nodes and set(job.req_nodes) != {self.fit}:
+            self.jobs[job.job_id] = replace(job, priority=0, reason="BadConstraints")
+        elif not job.req_nodes and self.has_room(job, self.fit, now):
+            self.start(job.job_id, self.fit)
+        else:
+            super()._try(job, now)
+
+
+def test_a_job_that_needs_something_unknown_is_left_to_slurm(bench: Any) -> None:
+    """After two nodes that Slurm finds unfit it is not put off any more: Slurm starts it where it fits. It stays
+    there."""
+    b = bench()
+    b.slurm = Choosy({**{f"a{i}": ("v100", 2) for i in range(12)}, "n1": ("k80", 2)})
+    job = b.slurm.submit(1, MODEL)
+    controller = b.new_controller("policy.name=fifo")
+    rounds = 0
+    while b.slurm.jobs[job].state is JobState.PENDING and rounds < 6:
+        result, rounds = controller.run_round(), rounds + 1
+        b.slurm.eager = True
+        b.slurm.read_jobs()
+
+    assert b.slurm.jobs[job].nodes == ("n1",) and rounds == 3
+    tried = [e for e in b.journal.history(job) if e.get("outcome") == "ineffective"]
+    assert len(tried) == 2 and all("BadConstraints" in e["detail"] for e in tried)
+    assert "is left to Slurm until" in str(result.seen.snapshot.job[job].pinned)
+    after = b.new_controller("policy.name=fifo").run_round()
+    assert "is left to Slurm" in str(after.seen.snapshot.job[job].pinned) and after.record.writes == 0
+
+
+def test_a_node_that_is_not_available_for_now_is_tried_again_soon(bench: Any) -> None:
+    """Others take CPUs of it that nobody has reckoned with, as where a partition limits them."""
+    b = bench()
+    job = b.slurm.submit(1, MODEL)
+    b.slurm.before_write = lambda: b.slurm.stuck.update({job: "ReqNodeNotAvail, UnavailableNodes:v100-1"})
+    began = time.time()
+
+    result = b.new_controller(policy=Scripted(**{f"j{job}": {"v100-1": {"v100": 1}}})).run_round()
+
+    assert 0 < result.seen.records[job].avoid["v100-1"] - began <= 2 * 2 + 5

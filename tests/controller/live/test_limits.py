@@ -149,6 +149,24 @@ def test_an_elastic_job_grows_no_further_than_its_limits(live: Any, poll: Any) -
     assert [forms[j].gang_sizes for j in (pair, free)] == [(1, 2), (1, 2, 4)], "as before it grew"
 
 
+def test_cpus_that_belong_to_gpus_go_with_them(live: Any, poll: Any) -> None:
+    """With twice the GPUs twice the CPUs, and as many as its owner asked for once it is released."""
+    blockers = full(live, poll)
+    job = live.submit("--gres=gpu:1", "--cpus-per-gpu=2", comment=f"{PLAIN},gpus=1-2")
+    poll(lambda: live.field(job, "Reason") == "Resources")
+    live.place(**{f"j{job}": {"v100-1": 2}})
+    controller = live.controller(*QUICK)
+    leave(live, poll, *blockers)
+    rounds_until(controller, lambda: live.holds(job, {"v100-1": 2}), poll, 40)
+    assert seen(live, job).num_cpus == 4
+
+    live.cluster.run(["scontrol", "requeue", job], check=True)
+    poll(lambda: live.state_of(job) == "PENDING")
+    assert live.hadar("release").returncode == 0
+    poll(lambda: live.start_again(job), 60)
+    assert (seen(live, job).num_cpus, seen(live, job).gpus[0].count) == (2, 1)
+
+
 BLOCKED = {
     "licence": (["--licenses=tool:1"], ["--licenses=tool:1"], "licences tool are free"),
     "throttle": (["--array=0-3%1"], [], "JobArrayTaskLimit"),

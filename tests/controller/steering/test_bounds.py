@@ -7,9 +7,25 @@ from dataclasses import replace
 import pytest
 
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.bounds import Lessons, QuotaBook, keeps_back, node_room
-from slurm_hadar.model import JobState, Placement
-from slurm_hadar.slurm.state import Bounds, ClusterState, Licence, Limit, Reservation, SlurmJob, SlurmNode
+from slurm_hadar.controller.steering.bounds import (
+    Lessons,
+    QuotaBook,
+    keeps_back,
+    node_room,
+    note_unfit,
+    unfit_reason,
+)
+from slurm_hadar.model import Form, JobState, Placement
+from slurm_hadar.slurm.state import (
+    Bounds,
+    ClusterState,
+    Licence,
+    Limit,
+    PartitionTerms,
+    Reservation,
+    SlurmJob,
+    SlurmNode,
+)
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 FAKE = FakeSlurm({"v100-1": ("v100", 4)})
@@ -68,10 +84,10 @@ def test_who_asks_for_more_than_a_limit_allows_never_starts() -> None:
     roomy = bounds(limits=(Limit(scope, "gres/gpu", 2, 2), Limit(scope, "mem", 4 << 30, 0)))
 
     told = "asks for more than the limit of QOS small for each user allows: 1 gres/gpu at once"
-    assert one.beyond(job(), RECORD, 2) == told
-    assert one.beyond(job(), RECORD, 1) is None and roomy.beyond(job(), RECORD, 2) is None
+    assert one.beyond(job(), RECORD, Form(2)) == told
+    assert one.beyond(job(), RECORD, Form(1)) is None and roomy.beyond(job(), RECORD, Form(2)) is None
     less = bounds(limits=(Limit(("account", "lab"), "mem", 1 << 30, 0),))
-    assert less.beyond(job(), RECORD, 1) == (
+    assert less.beyond(job(), RECORD, Form(1)) == (
         "asks for more than the limit of account lab allows: 1 GiB of memory at once"
     )
 
@@ -270,3 +286,44 @@ def test_a_job_that_has_grown_may_keep_its_size() -> None:
     grown, one = job(num_nodes=2, num_cpus=4), bounds(limits=(Limit(("qos", "small"), "cpu", 4, each_job=True),))
 
     assert one.may_have(grown, record, 4, 2) and not one.may_have(grown, record, 6, 3)
+
+
+def test_more_nodes_than_a_partition_allows_never_start() -> None:
+    """Nor fewer; unless the job's form has a number of nodes that is allowed."""
+    one = bounds(partitions={"all": PartitionTerms(max_nodes=1), "big": PartitionTerms(min_nodes=2)})
+    record, pair = replace(RECORD, nodes=2), Form(2, min_nodes=2, max_nodes=2)
+
+    told = "cannot start as it was submitted: asks for 2 nodes, and partition all allows 1 at most (MaxNodes)"
+    assert one.beyond(job(), record, pair) == told
+    assert one.beyond(job(), record, Form(2, max_nodes=2)) is None
+    assert one.beyond(job(partition="all,big"), record, pair) is None
+    few = one.beyond(job(partition="big"), RECORD, Form(2))
+    assert few is not None and few.endswith("asks for 1 node, and partition big 2 at least (MinNodes)")
+
+
+def test_cpus_that_are_counted_by_gpus() -> None:
+    """By the job's own wish, or by its partition's default, where Slurm has not tried it and it asks for none."""
+    one = bounds(partitions={"all": PartitionTerms(cpus_per_gpu=3)})
+    record = replace(RECORD, cpus=1)
+
+    assert one.needs(job(cpus_per_gpu=2), record).cpus_for(4) == 8.0
+    assert one.needs(job(num_cpus=1), record).cpus_for(4) == 12.0
+    assert one.needs(job(num_cpus=4), RECORD).cpus_for(4) == 4.0, "its owner counts them: -c 4"
+    assert one.needs(job(num_cpus=1, restarts=1), record).cpus_for(4) == 1.0, "Slurm has not applied the default"
+    assert bounds(limits=(Limit(("qos", "small"), "cpu", 8),)).may_have(job(cpus_per_gpu=3), record, 4, 1) is False
+
+
+def test_a_job_that_fits_nowhere_known_is_left_to_slurm() -> None:
+    """After the second node that is unfit, for times that grow to a day; once it runs, until it is over."""
+    record, waits = replace(RECORD), job(reason="BadConstraints")
+
+    note_unfit(record, ["a1"], waits.reason, 1000.0, 10.0)
+    assert unfit_reason(waits, record, 1000.0) is None and record.avoid == {"a1": 1100.0}
+    note_unfit(record, ["a2"], waits.reason, 1100.0, 10.0)
+    why = unfit_reason(waits, record, 1299.0)
+    assert why is not None and "is left to Slurm until" in why and "a2 (BadConstraints)" in why
+    assert record.avoid["a2"] == 1300.0 and unfit_reason(waits, record, 1300.0) is None
+    assert unfit_reason(replace(waits, state=JobState.RUNNING), record, 9999.0) is not None
+    for _ in range(20):
+        note_unfit(record, ["a3"], waits.reason, 1300.0, 10.0)
+    assert record.avoid["a3"] == record.unfit_until == 1300.0 + 86400.0

@@ -14,8 +14,8 @@ from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering import writes
 from slurm_hadar.controller.steering.rules import form_of, no_type, node_facts, pinned_reason, placement_of
-from slurm_hadar.model import JobState, Mix, Placement
-from slurm_hadar.slurm.state import GpuRequest, SlurmJob, SlurmNode
+from slurm_hadar.model import Form, JobState, Mix, Placement
+from slurm_hadar.slurm.state import Bounds, Fittings, GpuRequest, PartitionTerms, SlurmJob, SlurmNode
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 NODES = {"v100-1": ("v100", 4), "v100-2": ("v100", 4), "k80-1": ("k80", 4)}
@@ -348,3 +348,62 @@ def test_deferring_gives_back_the_owners_shape() -> None:
     assert str(writes.defer(shaped, RECORD, 719.2)) == (
         "update 1 TresPerNode=gres:gpu:2 NumNodes=2-2 NumTasks=2 NumCPUs=8 NodeList= StartTime=now+720"
     )
+
+
+def test_other_gres_are_told_again_with_the_gpus() -> None:
+    """They stand in the same field, and are lost else."""
+    nic = Fittings((("nic", 1),))
+    shaped = job(gpus=4, nodes=1, req_nodes=("v100-1",), asks=nic)
+    part = job(gpus=0, shares="shard:2", asks=nic)
+
+    assert dict(writes.defer(shaped, RECORD, 1.0).fields)["TresPerNode"] == "gres:gpu:2,gres:nic:1"
+    told = dict(writes.give_back(replace(part, gpus=()), replace(RECORD, shards=1)).fields)
+    assert told["TresPerNode"] == "gres:shard:1,gres:nic:1"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "nodes", "each", "cpus"), [(1, 1, 4, 12), (1, 1, 2, 6), (2, 2, 4, 24), (8, 1, 1, 8)]
+)  # fmt: skip
+def test_cpus_go_with_the_gpus_where_they_are_counted_so(tasks: int, nodes: int, each: int, cpus: int) -> None:
+    """While a job waits Slurm shows one CPU for each task; what it had in a run before is no matter either."""
+    record = JobRecord("1", workers=nodes, nodes=nodes, tasks=tasks, cpus=9)
+    waits = job(gpus=3, nodes=nodes, num_tasks=tasks, num_cpus=tasks, cpus_per_gpu=3)
+    names = ("v100-1", "v100-2")[:nodes]
+
+    write = writes.place(waits, record, Placement.of({n: {"v100": each} for n in names}), SEAL)
+
+    assert dict(write.fields)["NumCPUs"] == str(cpus)
+
+
+def test_nodes_without_what_a_job_asks_for_are_not_open_to_it() -> None:
+    """Other GRES, disk, sockets; of one with other GRES and CPUs counted by GPUs the shape stays, too."""
+    slurm = FakeSlurm(NODES)
+    slurm.nodes["v100-2"] = replace(slurm.nodes["v100-2"], has=Fittings((("nic", 1),), 1000, 2))
+    book = node_facts(slurm.nodes.values())
+    record = JobRecord("1", workers=1, nodes=1, tasks=1, cpus=1)
+
+    def form(**fields: Any) -> Form:
+        one = job("hadar:batch=64,gpus=1-4,nodes=1-2", gpus=1, **fields)
+        return form_of(one, read(one.comment)[0], record, book, 0.0)
+
+    for asks in (Fittings((("nic", 1),)), Fittings((), 500), Fittings((), 0, 2)):
+        assert form(asks=asks).nodes == frozenset({"v100-2"})
+    assert form(asks=Fittings((("nic", 1),))).gang_sizes == (1, 2, 4)
+    kept = form(asks=Fittings((("nic", 1),)), cpus_per_gpu=2)
+    assert (kept.gang_sizes, kept.max_nodes) == ((1,), 1)
+
+
+def test_a_partitions_number_of_nodes_bounds_the_range() -> None:
+    """What the comment allows, within what the partition does."""
+    terms = {"all": PartitionTerms(max_nodes=1), "big": PartitionTerms(min_nodes=2)}
+    nodes = [replace(n, partitions=("all", "big")) for n in FakeSlurm(NODES).nodes.values()]
+    book = node_facts(nodes, None, Bounds(partitions=terms))
+    record = JobRecord("1", workers=2, nodes=1, tasks=1, cpus=1)
+
+    def bounds(partition: str, comment: str = "hadar:nodes=1-2") -> tuple[int, int]:
+        one = job(comment, partition=partition)
+        found = form_of(one, read(one.comment)[0], record, book, 0.0)
+        return found.min_nodes, found.max_nodes
+
+    assert bounds("all") == (1, 1) and bounds("big") == (2, 2) and bounds("all,big") == (1, 2)
+    assert bounds("big", "hadar:") == (1, 1), "it cannot start, which is said elsewhere"

@@ -266,3 +266,20 @@ def test_whatever_a_policy_plans_the_last_word_keeps_the_contract(data: st.DataO
 
     assert refusals(snapshot, plan) == []
     assert check_plan(snapshot, plan) == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_the_jobs_of_a_partition_may_have_of_a_node(policy: str) -> None:
+    """Two jobs of four CPUs are more than the partition may have there; those of another share the node all the same,
+    and so does one that may start in either."""
+    form, needs = Form(1, nodes=frozenset({"n1"})), Needs(cpus=4.0)
+    jobs = [job(f"a{i}", form=form, needs=needs, partition=p) for i, p in enumerate(("mc", "mc", "all", "all,mc"))]
+    one = cluster(*jobs, cpus=32, partitions=("all", "mc"), partition_cpus={"mc": 6})
+
+    plan = registry.get(policy).allocate(one)
+
+    assert refusals(one, plan) == [] and check_plan(one, plan) == []
+    assert len({"a0", "a1"} & plan.placements.keys()) <= 1
+    alone = cluster(jobs[0], cpus=32, partitions=("all", "mc"), partition_cpus={"mc": 3})
+    waits = registry.get(policy).allocate(alone).waits["a0"]
+    assert waits.why == "partition mc has no 4 of its MaxCPUsPerNode left on n1"

@@ -15,7 +15,7 @@ from slurm_hadar.controller.observe.jobs.weights import Standing, standing_of, w
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.prediction.forecasts import Forecast, in_words
-from slurm_hadar.controller.steering.bounds import QuotaBook, keeps_back
+from slurm_hadar.controller.steering.bounds import QuotaBook, keeps_back, unfit_reason
 from slurm_hadar.controller.steering.promises import Promises
 from slurm_hadar.controller.steering.rules import (
     TRANSIENT_HOLDS,
@@ -44,8 +44,8 @@ class JobFacts:
     on; ``whole``: all of its nodes', where it was given these whole. ``needs``: what it takes beside GPUs. ``blocked``:
     why Slurm would not start it now, ``blocked_until``: for how long (None: nobody knows). ``weight``: what it counts.
     ``forecast``: how long it is expected to be, where nobody states it and forecasts are to be used. ``host``: the job
-    on whose GPU it runs as a guest. ``preempts``: it waits, and is left to Slurm for the sake of those that Slurm may
-    stop for it."""
+    on whose GPU it runs as a guest. ``at_once``: it waits, and is left to Slurm, which may start it at any moment: it
+    is not to be put off any more."""
 
     job: SlurmJob
     comment: JobComment
@@ -60,7 +60,7 @@ class JobFacts:
     forecast: Forecast | None
     host: str | None = None
     blocked_until: float | None = None
-    preempts: bool = False
+    at_once: bool = False
     whole: Placement = EMPTY
 
     def workload(self, workers: int) -> str:
@@ -117,8 +117,9 @@ class FactFinder:
         pinned = self._pinned(job, comment, record, fault)
         form = self._form(job, comment, record, graph)
         if pinned is None and job.state is JobState.PENDING:
-            never, least = self._sources.lessons.never(job, self._now), min(form.sizes or (form.workers,))
-            pinned = never or self.quota_book.beyond(job, record, least)
+            pinned = self._sources.lessons.never(job, self._now) or self.quota_book.beyond(job, record, form)
+        unfit = None if pinned else unfit_reason(job, record, self._now)
+        pinned = pinned or unfit
         needs = NO_NEEDS if pinned else self.quota_book.needs(job, record)
         reservation = None if pinned else self.quota_book.awaited(job, self._now)
         return JobFacts(
@@ -135,6 +136,7 @@ class FactFinder:
             weight=self._weight(job, comment, record),
             forecast=None if pinned else self._forecast(job, comment, record),
             whole=whole,
+            at_once=unfit is not None and job.state is JobState.PENDING,
         )
 
     def keep(self, facts: JobFacts, promises: Promises) -> JobFacts:
@@ -297,7 +299,7 @@ def _only_room(job: SlurmJob, form: Form, facts: NodeBook, closed: Collection[st
     """Those of the ``closed`` nodes, which ``form`` may admit or not, without which the job has no room in the cluster,
     whatever runs there; none where it has room elsewhere too, or nowhere."""
     usable = {n for n, f in facts.items() if f.available and f.gpu_type and form.admits_type(f.gpu_type)}
-    needed = set(closed) & facts.open_to(job.partition, job.features) & usable
+    needed = set(closed) & facts.open_to(job.partition, job.features, job.asks) & usable
     elsewhere = {node for node in usable if form.admits_node(node)} - needed
     return needed if _has_room(form, facts, elsewhere | needed) and not _has_room(form, facts, elsewhere) else set()
 

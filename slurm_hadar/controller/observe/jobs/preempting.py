@@ -16,7 +16,7 @@ from slurm_hadar.controller.steering.bounds import QuotaBook
 from slurm_hadar.controller.steering.rules import NodeBook, placement_of
 from slurm_hadar.model import NO_NEEDS, Form, JobState, Mix, Partition
 from slurm_hadar.policies.toolkit.gangs import find_on_type
-from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.slurm.state import Fittings, SlurmJob
 
 __all__ = ["Preempting"]
 
@@ -45,7 +45,7 @@ class Preempting:
         self._movable = dict(self._free)  # with what steered jobs hold, and jobs that are ending, not for others
         for facts in known:
             self._take_in(facts)
-        self._known: dict[tuple[str, str, tuple[str, ...], Form, int], SlurmJob | None] = {}
+        self._known: dict[tuple[str, str, Fittings, tuple[str, ...], Form, int], SlurmJob | None] = {}
 
     def _take_in(self, facts: JobFacts) -> None:
         job, partition = facts.job, self._partitions.get(facts.job.partition)
@@ -74,9 +74,7 @@ class Preempting:
             "has room only where Slurm may stop jobs of partitions with a lower PriorityTier for it, such as job "
             f"{victim.job_id} in partition {victim.partition}"
         )
-        return replace(
-            facts, pinned=why, needs=NO_NEEDS, blocked=None, blocked_until=None, forecast=None, preempts=True
-        )
+        return replace(facts, pinned=why, needs=NO_NEEDS, blocked=None, blocked_until=None, forecast=None, at_once=True)
 
     def _asks(self, facts: JobFacts) -> bool:
         """Whether the job waits for whole GPUs, and for nothing else that is known; and is not to be kept off nodes, of
@@ -91,7 +89,7 @@ class Preempting:
     def _for(self, facts: JobFacts) -> SlurmJob | None:
         """One whom Slurm may stop for the job; None if it has room without that, or not even so."""
         job, form, count = facts.job, facts.form, facts.record.nodes
-        key = (job.partition, job.features, job.exc_nodes, form, count)
+        key = (job.partition, job.features, job.asks, job.exc_nodes, form, count)
         if key not in self._known:
             asked = replace(form, sizes=(), min_nodes=count, max_nodes=count)
             names = job.partition.split(",") if self._only_there(job, asked) and not self._room(job, form) else ()
@@ -101,7 +99,7 @@ class Preempting:
     def _only_there(self, job: SlurmJob, asked: Form) -> bool:
         """Whether Slurm, which knows nothing of types that are not for the job, starts it nowhere but where it may
         run."""
-        open_ = self._nodes.open_to(job.partition, job.features).difference(job.exc_nodes)
+        open_ = self._nodes.open_to(job.partition, job.features, job.asks).difference(job.exc_nodes)
         types = {self._nodes[name].gpu_type for name in open_ if self._nodes[name].gpus}
         if asked.types is not None and not types <= asked.types:
             return False
@@ -132,7 +130,7 @@ class Preempting:
 
     def _open(self, job: SlurmJob, form: Form, free: Mapping[str, int]) -> dict[str, int]:
         """The GPUs on nodes that are open to the job."""
-        open_ = self._nodes.open_to(job.partition, job.features).difference(job.exc_nodes)
+        open_ = self._nodes.open_to(job.partition, job.features, job.asks).difference(job.exc_nodes)
         return {
             name: count
             for name, count in free.items()
