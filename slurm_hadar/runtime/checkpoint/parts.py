@@ -18,6 +18,7 @@ __all__ = [
     "classes_of",
     "kept_alike",
     "named",
+    "order_of",
     "refill",
     "restore",
     "sent_round",
@@ -260,7 +261,7 @@ def _as_then(parts: Mapping[str, dict[str, Any]], saved: Mapping[str, Any]) -> f
     return frozenset(found)
 
 
-def _optimizer_class() -> type:
+def _optimizer_class() -> Any:
     from torch.optim import Optimizer
 
     return Optimizer
@@ -268,7 +269,14 @@ def _optimizer_class() -> type:
 
 def _keep_kinds(optimizer: Any, saved: Mapping[str, Any], as_then: Container[int]) -> None:
     """PyTorch makes all of an optimizer's state numbers of its parameters' kind: counts become floats, and copies of
-    weights in float32 those of bfloat16. ``as_then``: the parameters that have the precision that they had."""
+    weights in float32 those of bfloat16. ``as_then``: the parameters that have the precision that they had. Where the
+    state is of a wrapper's own form, it is that of the optimizer within it."""
+    if not {"state", "param_groups"} <= saved.keys():
+        inner = [one for one in vars(optimizer).values() if isinstance(one, _optimizer_class())]
+        theirs = [one for one in saved.values() if isinstance(one, Mapping) and "param_groups" in one]
+        if len(inner) == len(theirs) == 1:
+            _keep_kinds(inner[0], theirs[0], as_then)
+        return
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     numbers = (number for group in saved["param_groups"] for number in group["params"])
     for parameter, number in zip(parameters, numbers, strict=False):
@@ -326,6 +334,17 @@ def targets_of(parts: dict[str, dict[str, Any]]) -> sharded.TargetOf:
     return target_of
 
 
+def order_of(parts: dict[str, dict[str, Any]]) -> sharded.OrderOf:
+    """How an optimizer's state is taken to lie in memory: as its parameters do, which may do so otherwise in the next
+    run. Of all else nothing is taken for granted."""
+    living = {name: _Living(item) for name, item in parts.get("optimizer", {}).items()}
+
+    def order(path: tuple[Any, ...], size: Any) -> tuple[int, ...] | None:
+        return living[path[1]].order(path[2:], size) if path[0] == "optimizer" else None
+
+    return order
+
+
 class _Living:
     """The tensors that one object has now, by their path in its state.
 
@@ -336,24 +355,32 @@ class _Living:
     def __init__(self, item: Any) -> None:
         self._item = item
         self._state: Any = None
+        groups = item.param_groups if isinstance(item, _optimizer_class()) else ()
+        self._parameters = [p for group in groups for p in group["params"]]
 
     def target(self, path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
         """An empty tensor, sharded as the present one is, or on the CPU with its order in memory; None where there is
         nothing to follow.
-
-        A fused optimizer takes its state to lie in memory as the parameter does (``channels_last``).
         """
         import torch
 
         like = self._sharded(path, size)
         if like is not None:
             return torch.empty_like(like, dtype=dtype, requires_grad=False)
+        strides = self.order(path, size)
+        return None if strides is None else torch.empty_strided(size, strides, dtype=dtype)
+
+    def order(self, path: tuple[Any, ...], size: Any) -> tuple[int, ...] | None:
+        """The strides of the present one, None: it is contiguous, or there is none.
+
+        A fused optimizer takes its state to lie in memory as the parameter does (``channels_last``).
+        """
+        import torch
+
         live = self._find(path)
-        if not isinstance(live, torch.Tensor) or torch.nn.parameter.is_lazy(live):
+        if not isinstance(live, torch.Tensor) or torch.nn.parameter.is_lazy(live) or sharded.is_sharded(live):
             return None
-        if live.shape != size or live.is_contiguous():
-            return None
-        return torch.empty_like(live, dtype=dtype, device="cpu", requires_grad=False)
+        return sharded.strides_of(live) if live.shape == size else None
 
     def distribute(self, value: Any, path: tuple[Any, ...]) -> Any:
         """A whole tensor (of an older checkpoint, say) as this rank's shard; None where there is nothing to do."""
@@ -379,8 +406,8 @@ class _Living:
         if isinstance(self._item, torch.optim.Optimizer):
             if len(path) != 3 or path[0] != "state":
                 return None
-            parameters = [p for group in self._item.param_groups for p in group["params"]]
-            return parameters[path[1]] if isinstance(path[1], int) and path[1] < len(parameters) else None
+            known = isinstance(path[1], int) and path[1] < len(self._parameters)
+            return self._parameters[path[1]] if known else None
         if self._state is None:
             self._state = self._item.state_dict()
         found = self._state
