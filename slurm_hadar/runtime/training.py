@@ -193,10 +193,11 @@ class Run:
         self._turns = Turns(self._parts.get("optimizer", {}).values())
         saved = [item for part in self._parts.values() for item in part.values()]
         self._forgotten = Forgotten(saved, self._turns, link, beside or {}, self._parts.get("model", {}).values())
-        self._ending = Ending()
+        self._ending = Ending(self._gang.leads)
+        weakref.finalize(self, self._ending.forget)
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
-        self._in_step = self._between = self._wanted = self._peeked = False
+        self._in_step = self._between = self._wanted = self._peeked = self._whole = False
         self._process = os.getpid()
         self._resume()
         link.begin(self.step, self.total_steps, spec.samples_per_step)
@@ -253,7 +254,7 @@ class Run:
                 )
         other = _in_its_loop_last.pop() if _in_its_loop_last else None
         if self._made and other is not None and other is not self and other.unfinished:
-            Ending.tell_of_several()
+            self._ending.tell_of_several()
         _in_its_loop_last.add(self)
         with self._ending if self._saver is not None else contextlib.nullcontext():
             self._turns.start()
@@ -281,29 +282,32 @@ class Run:
         nothing has been done, the batch is the next one again."""
         self._in_step = False
         stepped, wanted = self._turns.stepped, self._wanted
+        untouched = not stepped and self._turns.untouched
         if stepped:
             self._count()
         elif self.step == 0 and not wanted:
             self._peeked = True
         elif self._balance is None:
-            if self._turns.untouched:
+            if untouched:
                 self._feed.give_back(batch)
             else:
                 self._feed.pass_over()
+        self._whole = stepped or (untouched and self._turns.ripe())
         if self._saver is not None:
-            self._save_left(stepped, wanted)
+            self._save_left(wanted)
 
-    def _save_left(self, stepped: bool, wanted: bool) -> None:
+    def _save_left(self, wanted: bool) -> None:
         """What a turn that was left has made is saved if it was the last one, or if that is asked for."""
         assert self._saver is not None
-        if stepped and self.step >= self.total_steps and self._gang.world == 1:
+        asked = self._ending.asked
+        self._ending.later = 0 < self.step < self.total_steps and (self._whole or wanted or not asked)
+        if self._whole and self.step >= self.total_steps and self._gang.world == 1:
             self._finish()
-        elif not (wanted or (stepped and self._ending.asked)):
+        elif not (wanted or (self._whole and asked)):
             return
         elif self._gang.world == 1:
             self._try_save(wait=True, ends=True)
-            self._ending.later = self._ending.asked and self._is_saved
-            if self._ending.later:
+            if asked and self._is_saved:
                 say(
                     f"told to end (SIGTERM) as the loop was left: step {self.step} is saved, and saved again with what "
                     "the script does until it enters the loop again, if there is time"
@@ -316,10 +320,16 @@ class Run:
             )
 
     def _end_if_asked(self) -> None:
-        """Told to end in the turn that had left the loop: what the script has done since belongs to it."""
-        if self._ending.later:
+        """Told to end since the loop was left: what the script has done since belongs to it. Several workers, and
+        gradients that are not used yet, wait for the end of a turn."""
+        if self._ending.asked and self._whole and self._gang.world == 1:
             self._try_save(wait=True, ends=True)
-            die()
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_saved and self._gang.leads:
+            say(f"told to end (SIGTERM); step {self.step} is saved")
+        die()
 
     def _count(self) -> None:
         self.step += 1
@@ -372,8 +382,8 @@ class Run:
             self._wanted = True
         else:
             self._save(wait=True)
-            if self._ending.later:
-                die()
+            if self._gang.broadcast(self._ending.asked):
+                self._end()
 
     def _save(self, wait: bool) -> None:
         assert self._saver is not None

@@ -126,7 +126,7 @@ class Saver:
     def begins(self, over: bool) -> None:
         """The loop begins; see :meth:`Store.begins`."""
         if self._resumed:
-            self._store.begins(over)
+            self._store.begins(over, self._gang.leads)
 
     def ended(self) -> None:
         """The training came to its end."""

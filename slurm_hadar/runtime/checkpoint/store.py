@@ -172,8 +172,9 @@ class Store:
         self.follows = None if before is None else Follows("another training of this process", "this process", before)
         _TRAINED[here] = False
 
-    def begins(self, over: bool) -> None:
-        """The training begins from a checkpoint that was there; ``over``: at its end. Raises CheckpointError if it is
+    def begins(self, over: bool, leads: bool) -> None:
+        """The training begins from a checkpoint that was there; ``over``: at its end. ``leads``: the worker that speaks
+        for all. Raises CheckpointError if it is
         so by another training that has ended in this process or job: this one (a fold of a cross-validation, say) would
         not train.
         """
@@ -182,7 +183,7 @@ class Store:
             return
         if over and other.ended:
             raise CheckpointError(f"{self.directory} has the checkpoints of a training that has ended; {other.advice}")
-        if os.environ.get("RANK", "0") == "0":
+        if leads:
             say(f"WARNING: goes on from where {other.who} was. If this is not the same: {other.advice}")
 
     def ended(self) -> None:
