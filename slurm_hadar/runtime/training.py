@@ -38,6 +38,7 @@ from slurm_hadar.runtime.checkpoint.parts import (
     refill,
     restore,
     warn_of_what_cannot_be_loaded,
+    warn_of_what_cannot_be_saved,
 )
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
 from slurm_hadar.runtime.checkpoint.saver import Saver
@@ -88,8 +89,8 @@ def train(
     also: whatever else goes on with the training, by name: an average of weights, a gradient scaler, anything that has
         ``state_dict`` and ``load_state_dict``; or numbers, texts, None, and lists and dicts of them. Lists and dicts
         get their content back in place; numbers and texts are those of ``run.also``, to be read and set there.
-    state: a dict of plain data of yours (it is ``run.state``) that is saved and restored too, it and lists and dicts in
-        it in place; rank 0's.
+    state: a dict of plain data and tensors of yours (it is ``run.state``) that is saved and restored too, it and lists
+        and dicts in it in place; rank 0's. Numbers and tensors are to be read and set there.
     save_every_s, save_every_steps: saves that nobody asked for; None: none of that sort.
     async_save: a save that nobody waits for holds the loop up only while the state is copied to host memory (as much
         of it as this worker writes), and is written meanwhile. One that the scheduler asked for is always waited for.
@@ -155,6 +156,7 @@ def train(
     saver = Saver(store, gang, link, async_save) if store is not None else None
     if saver is not None and gang.leads:
         warn_of_what_cannot_be_loaded(parts["model"])
+        warn_of_what_cannot_be_saved(spec.state, plain)
     drawn_from = [*feed.drawn_from, *(one.of for one in with_state.values() if hasattr(one, "of"))]
     beside = feed.counts | generators_beside(sys._getframe(1), drawn_from)  # noqa: SLF001 - what the script has where it calls this
     return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance, beside)

@@ -8,10 +8,10 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.errors import CheckpointError
+from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.generators import followed
-from slurm_hadar.runtime.checkpoint import sharded
+from slurm_hadar.runtime.checkpoint import files, sharded
 
 __all__ = [
     "also_of",
@@ -25,6 +25,7 @@ __all__ = [
     "state_of",
     "targets_of",
     "warn_of_what_cannot_be_loaded",
+    "warn_of_what_cannot_be_saved",
 ]
 
 _LONGEST_REASON = 500
@@ -66,7 +67,8 @@ def also_of(also: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         if odd is not None:
             raise TypeError(
                 f"also[{name!r}] holds an object of {type(odd).__name__}: give something that has state_dict and "
-                "load_state_dict, a random number generator, or numbers, texts, None, and lists and dicts of them"
+                "load_state_dict, a random number generator, or numbers, texts, None, and lists and dicts of them; "
+                f"tensors and arrays as state={{{name!r}: ...}}, to be read and set as run.state[{name!r}]"
             )
     return with_state, plain
 
@@ -141,6 +143,14 @@ def warn_of_what_cannot_be_loaded(models: Mapping[str, Any]) -> None:
                 f"({left_out[0]}{', ...' if left_out[1:] else ''}) that its load_state_dict() asks for: no run could "
                 "go on from what is saved"
             )
+
+
+def warn_of_what_cannot_be_saved(state: dict[str, Any], plain: dict[str, Any]) -> None:
+    """Tell of it when the training begins: the first save may be that of a job which is told to end."""
+    try:
+        files.pickled({"state": state, "also": plain})
+    except Exception as problem:  # whatever a user's object thinks of being pickled
+        say(f"WARNING: no checkpoint can be written while that stays so: {reason_of(problem)}")
 
 
 def _refuse_zero(part: Any) -> None:

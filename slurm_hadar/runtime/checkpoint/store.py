@@ -54,6 +54,7 @@ TENSORS = "tensors"
 CLAIM = "claim"
 #: Where this process has trained (by its id, for a forked child has not), and whether to the end.
 _TRAINED: dict[tuple[int, Path], bool] = {}
+_told: set[str] = set()  # in this process, which may train epoch by epoch
 _NAME = re.compile(r"gen-(\d{1,9})-step-(\d{1,18})")
 _Read = TypeVar("_Read")
 _ASIDE, _DRAFT = ".old-", ".tmp-"
@@ -183,8 +184,10 @@ class Store:
             return
         if over and other.ended:
             raise CheckpointError(f"{self.directory} has the checkpoints of a training that has ended; {other.advice}")
-        if leads:
-            say(f"WARNING: goes on from where {other.who} was. If this is not the same: {other.advice}")
+        warning = f"WARNING: goes on from where {other.who} was. If this is not the same: {other.advice}"
+        if leads and warning not in _told:
+            _told.add(warning)
+            say(warning)
 
     def ended(self) -> None:
         """The training that has entered came to its end."""

@@ -394,6 +394,16 @@ for fold in range(2):
     assert code == 0 and "WARNING: goes on from where another training of this process was" in said
 
 
+def test_a_training_that_is_made_anew_in_each_epoch_is_told_once(run: Any) -> None:
+    script = """
+for epoch in range(1, 5):
+    for _ in (run := slurm_hadar.train(model, optimizer, total_steps=5 * epoch)): step()
+print(run.step)
+"""
+    code, out, said = run(script)
+    assert (code, out, said.count("WARNING: goes on from where another training of this process")) == (0, "20\n", 1)
+
+
 LATE = {
     "AveragedModel": "    if run.step == 15: average = torch.optim.swa_utils.AveragedModel(model)\n"
     "    if run.step > 15: average.update_parameters(model)\n    step()",
