@@ -67,7 +67,7 @@ class Ending:
         left, Ending._left = Ending._left, None
         if left is not None and left is not self:
             left.let_go()
-            self.asked = left.asked
+            self.asked = self.asked or left.asked
         self.later = False
         Ending._under_way.add(self)
         if len(Ending._under_way) > 1:
@@ -106,7 +106,7 @@ class Ending:
 
     def forget(self) -> None:
         """It is not entered again."""
-        if Ending._left is self:
+        if Ending._left is self and _may_handle():
             self.let_go()
 
     def _give_back(self) -> None:
