@@ -11,5 +11,6 @@ __all__ = ["say"]
 def say(line: str) -> None:
     """Write one line to stderr at once, lest it be lost with the process. Where the disk is full, or nobody reads any
     more, the line is lost, and nothing else: what was to be done is done without a word."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: it has been closed
+    # ValueError: it has been closed; RuntimeError: a signal's handler, in the midst of another line
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
         print(f"hadar: {line}", file=sys.stderr, flush=True)

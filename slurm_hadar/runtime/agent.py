@@ -41,6 +41,7 @@ WATCHED = {*FORWARDED, signal.SIGUSR2, signal.SIGCHLD}
 LOOK_EVERY_S = 1.0
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 FAREWELL_S = 2.0
+TRAINING_S = 60.0  # beyond Slurm's KillWait (30 s by default)
 SAVE, BYE = b"save\n", b"bye %d %d\n"
 
 
@@ -91,6 +92,7 @@ class _Task:
             elif got.si_signo == signal.SIGCHLD:
                 status = self._reap()
                 if status is not None:
+                    self._await_training()
                     self._end(_shell_code(status))
                     return status
             elif got.si_signo == signal.SIGUSR2:
@@ -103,6 +105,17 @@ class _Task:
     def _pass_on(self, got: signal.struct_siginfo) -> None:
         if not (self._everyone_is_signalled and got.si_pid == os.getppid()):
             _signal_group(self._child, got.si_signo)
+
+    def _await_training(self) -> None:
+        """Told to end, a command may be gone before the training that it has started (a shell, or ``mp.spawn``) has
+        saved: Slurm kills what is left when this process ends."""
+        deadline = time.monotonic() + TRAINING_S
+        while self._told_to_end and self._trains() and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def _trains(self) -> bool:
+        pages = self._run_dir.glob("*.map") if self._run_dir is not None else ()
+        return any(Path("/proc", page.stem).exists() for page in pages)
 
     def _end(self, code: int) -> None:
         """Say goodbye; where the owner has asked for it, a command that failed by itself is run again."""

@@ -38,6 +38,7 @@ from slurm_hadar.runtime.checkpoint.parts import (
     refill,
     restore,
     warn_of_what_cannot_be_loaded,
+    warn_of_what_cannot_be_saved,
 )
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
 from slurm_hadar.runtime.checkpoint.saver import Saver
@@ -88,8 +89,8 @@ def train(
     also: whatever else goes on with the training, by name: an average of weights, a gradient scaler, anything that has
         ``state_dict`` and ``load_state_dict``; or numbers, texts, None, and lists and dicts of them. Lists and dicts
         get their content back in place; numbers and texts are those of ``run.also``, to be read and set there.
-    state: a dict of plain data of yours (it is ``run.state``) that is saved and restored too, it and lists and dicts in
-        it in place; rank 0's.
+    state: a dict of plain data and tensors of yours (it is ``run.state``) that is saved and restored too, it and lists
+        and dicts in it in place; rank 0's. Numbers and tensors are to be read and set there.
     save_every_s, save_every_steps: saves that nobody asked for; None: none of that sort.
     async_save: a save that nobody waits for holds the loop up only while the state is copied to host memory (as much
         of it as this worker writes), and is written meanwhile. One that the scheduler asked for is always waited for.
@@ -155,6 +156,7 @@ def train(
     saver = Saver(store, gang, link, async_save) if store is not None else None
     if saver is not None and gang.leads:
         warn_of_what_cannot_be_loaded(parts["model"])
+        warn_of_what_cannot_be_saved(spec.state, plain)
     drawn_from = [*feed.drawn_from, *(one.of for one in with_state.values() if hasattr(one, "of"))]
     beside = Beside.of(sys._getframe(1), drawn_from, feed)  # noqa: SLF001 - what the script has where it calls this
     return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance, beside)
@@ -193,10 +195,11 @@ class Run:
         self._turns = Turns(self._parts.get("optimizer", {}).values())
         saved = [item for part in self._parts.values() for item in part.values()]
         self._forgotten = Forgotten(saved, self._turns, link, beside, self._parts.get("model", {}).values())
-        self._ending = Ending()
+        self._ending = Ending(self._gang.leads)
+        weakref.finalize(self, self._ending.forget)
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
-        self._in_step = self._between = self._wanted = self._peeked = False
+        self._in_step = self._between = self._wanted = self._peeked = self._whole = False
         self._process = os.getpid()
         self._drawn = rng.drawn()
         self._resume()
@@ -255,7 +258,7 @@ class Run:
                 )
         other = _in_its_loop_last.pop() if _in_its_loop_last else None
         if self._made and other is not None and other is not self and other.unfinished:
-            Ending.tell_of_several()
+            self._ending.tell_of_several()
         _in_its_loop_last.add(self)
         with self._ending if self._saver is not None else contextlib.nullcontext():
             self._turns.start()
@@ -283,29 +286,32 @@ class Run:
         nothing has been done, the batch is the next one again."""
         self._in_step = False
         stepped, wanted = self._turns.stepped, self._wanted
+        untouched = not stepped and self._turns.untouched
         if stepped:
             self._count()
         elif self.step == 0 and not wanted:
             self._peeked = True
         elif self._balance is None:
-            if self._turns.untouched:
+            if untouched:
                 self._feed.give_back(batch)
             else:
                 self._feed.pass_over()
+        self._whole = stepped or (untouched and self._turns.ripe())
         if self._saver is not None:
-            self._save_left(stepped, wanted)
+            self._save_left(wanted)
 
-    def _save_left(self, stepped: bool, wanted: bool) -> None:
+    def _save_left(self, wanted: bool) -> None:
         """What a turn that was left has made is saved if it was the last one, or if that is asked for."""
         assert self._saver is not None
-        if stepped and self.step >= self.total_steps and self._gang.world == 1:
+        asked = self._ending.asked
+        self._ending.later = 0 < self.step < self.total_steps and (self._whole or wanted or not asked)
+        if self._whole and self.step >= self.total_steps and self._gang.world == 1:
             self._finish()
-        elif not (wanted or (stepped and self._ending.asked)):
+        elif not (wanted or (self._whole and asked)):
             return
         elif self._gang.world == 1:
             self._try_save(wait=True, ends=True)
-            self._ending.later = self._ending.asked and self._is_saved
-            if self._ending.later:
+            if asked and self._is_saved:
                 say(
                     f"told to end (SIGTERM) as the loop was left: step {self.step} is saved, and saved again with what "
                     "the script does until it enters the loop again, if there is time"
@@ -318,10 +324,16 @@ class Run:
             )
 
     def _end_if_asked(self) -> None:
-        """Told to end in the turn that had left the loop: what the script has done since belongs to it."""
-        if self._ending.later:
+        """Told to end since the loop was left: what the script has done since belongs to it. Several workers, and
+        gradients that are not used yet, wait for the end of a turn."""
+        if self._ending.asked and self._whole and self._gang.world == 1:
             self._try_save(wait=True, ends=True)
-            die()
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_saved and self._gang.leads:
+            say(f"told to end (SIGTERM); step {self.step} is saved")
+        die()
 
     def _count(self) -> None:
         self.step += 1
@@ -374,8 +386,8 @@ class Run:
             self._wanted = True
         else:
             self._save(wait=True)
-            if self._ending.later:
-                die()
+            if self._gang.broadcast(self._ending.asked):
+                self._end()
 
     def _save(self, wait: bool) -> None:
         assert self._saver is not None

@@ -179,26 +179,31 @@ class Feed:
         return {"epoch": self.epoch, "index": self.index - self._unused}
 
     def random_states(self) -> dict[str, Any]:
-        """This rank's random states: now, and at the beginning of the epoch; how many loaders of the script's own keep
-        workers, which have drawn from them; and where it is, which may be elsewhere where its data are."""
+        """This rank's random states: now, and at the beginning of the epoch, None if that is still to come; how many
+        loaders of the script's own keep workers, which have drawn from them; and where it is, which may be elsewhere
+        where its data are."""
         kept = {"now": Kept.count(), "epoch": self._epoch_kept}
-        states = {"now": rng.capture(self._generators), "epoch": self._epoch_rng, "kept": kept}
+        epoch = self._epoch_rng if self._iterator is not None else None
+        states = {"now": rng.capture(self._generators), "epoch": epoch, "kept": kept}
         return {**states, "position": self.position()}
 
     def restore(self, position: dict[str, int], states: dict[str, Any] | None) -> None:
         """Go to ``position``. Without ``states`` (a rank that did not exist) the present random states are used."""
         self.epoch, self.index, self._iterator = position["epoch"], 0, None
         kept = (states or {}).get("kept", {"now": 0, "epoch": 0})
+        begun = (states or {}).get("epoch")
         Kept.resume(kept["epoch"])
         if self._loader is not None and self.epoch:
             self._loader.warm_up()
         if self._source is None:
             self.index = position["index"]
-        elif position["index"]:
-            if states is not None and states["epoch"] is not None:
-                rng.restore(states["epoch"], self._generators)
+        elif position["index"] or begun is not None:
+            if begun is not None:
+                rng.restore(begun, self._generators)
             self._begin(skip=position["index"])
             self.index = position["index"]
+            if not self.index:
+                self._first = self._drawn_first()
         if states is not None:
             rng.restore(states["now"], self._generators)
         Kept.resume(kept["now"])
@@ -210,8 +215,13 @@ class Feed:
             return
         rng.seed(self._seed, self.epoch, self._generators)
         self._iterator = self._batches(skip)
-        self._first = list(islice(self._iterator, 1))  # samplers draw when the first batch is asked for
+        self._first = self._drawn_first()
         rng.restore(self._epoch_rng, self._generators)
+
+    def _drawn_first(self) -> list[Any]:
+        """The epoch's first batch: only when that is asked for do samplers and streams draw its order."""
+        assert self._iterator is not None
+        return list(islice(self._iterator, 1))
 
     def _batches(self, skip: int) -> Iterator[Any]:
         if self._source is None:

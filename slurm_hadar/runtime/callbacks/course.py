@@ -72,7 +72,7 @@ class Course:
         self._pace = emulation.pace_here(self.gang.world, *workload_here(options.model_name, options.batch))
         self._began = time.monotonic()
         self._found: Checkpoint | None = None
-        self._ending = Ending(theirs)
+        self._ending = Ending(self.gang.leads, theirs)
         self._saved_last = False
         every = SaveEvery(options.save_every_s, options.save_every_steps)
         self._trigger = Trigger(self.gang, self._link, self._ending, self._pace, every)
@@ -128,7 +128,7 @@ class Course:
         self._link.begin(step, total_steps)
         if self._found is not None:
             assert self._store is not None
-            self._store.begins(over=0 <= total_steps <= step)
+            self._store.begins(0 <= total_steps <= step, self.gang.leads)
             self._link.loaded(self._found.step, self._found.generation, time.monotonic() - self._began)
             if self.gang.leads:
                 say(f"resumed from {self._found.name}")

@@ -80,9 +80,9 @@ def _gpu() -> str:
 def renamed(form: Any, names: Mapping[str, str]) -> Any:
     """The form, with its tensors under these names."""
 
-    def leaf(value: Any, _path: tuple[Any, ...]) -> dict[str, str] | None:
+    def leaf(value: Any, _path: tuple[Any, ...]) -> dict[str, Any] | None:
         name = sharded.name_of(value)
-        return None if name is None else {sharded.MARK: names.get(name, name)}
+        return None if name is None else {**value, sharded.MARK: names.get(name, name)}
 
     return sharded.walk(form, leaf)
 

@@ -8,22 +8,24 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar.errors import CheckpointError
+from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.generators import followed
-from slurm_hadar.runtime.checkpoint import sharded
+from slurm_hadar.runtime.checkpoint import files, sharded
 
 __all__ = [
     "also_of",
     "classes_of",
     "kept_alike",
     "named",
+    "order_of",
     "refill",
     "restore",
     "sent_round",
     "state_of",
     "targets_of",
     "warn_of_what_cannot_be_loaded",
+    "warn_of_what_cannot_be_saved",
 ]
 
 _LONGEST_REASON = 500
@@ -65,7 +67,8 @@ def also_of(also: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         if odd is not None:
             raise TypeError(
                 f"also[{name!r}] holds an object of {type(odd).__name__}: give something that has state_dict and "
-                "load_state_dict, a random number generator, or numbers, texts, None, and lists and dicts of them"
+                "load_state_dict, a random number generator, or numbers, texts, None, and lists and dicts of them; "
+                f"tensors and arrays as state={{{name!r}: ...}}, to be read and set as run.state[{name!r}]"
             )
     return with_state, plain
 
@@ -140,6 +143,14 @@ def warn_of_what_cannot_be_loaded(models: Mapping[str, Any]) -> None:
                 f"({left_out[0]}{', ...' if left_out[1:] else ''}) that its load_state_dict() asks for: no run could "
                 "go on from what is saved"
             )
+
+
+def warn_of_what_cannot_be_saved(state: dict[str, Any], plain: dict[str, Any]) -> None:
+    """Tell of it when the training begins: the first save may be that of a job which is told to end."""
+    try:
+        files.pickled({"state": state, "also": plain})
+    except Exception as problem:  # whatever a user's object thinks of being pickled
+        say(f"WARNING: no checkpoint can be written while that stays so: {reason_of(problem)}")
 
 
 def _refuse_zero(part: Any) -> None:
@@ -260,7 +271,7 @@ def _as_then(parts: Mapping[str, dict[str, Any]], saved: Mapping[str, Any]) -> f
     return frozenset(found)
 
 
-def _optimizer_class() -> type:
+def _optimizer_class() -> Any:
     from torch.optim import Optimizer
 
     return Optimizer
@@ -268,7 +279,14 @@ def _optimizer_class() -> type:
 
 def _keep_kinds(optimizer: Any, saved: Mapping[str, Any], as_then: Container[int]) -> None:
     """PyTorch makes all of an optimizer's state numbers of its parameters' kind: counts become floats, and copies of
-    weights in float32 those of bfloat16. ``as_then``: the parameters that have the precision that they had."""
+    weights in float32 those of bfloat16. ``as_then``: the parameters that have the precision that they had. Where the
+    state is of a wrapper's own form, it is that of the optimizer within it."""
+    if not {"state", "param_groups"} <= saved.keys():
+        inner = [one for one in vars(optimizer).values() if isinstance(one, _optimizer_class())]
+        theirs = [one for one in saved.values() if isinstance(one, Mapping) and "param_groups" in one]
+        if len(inner) == len(theirs) == 1:
+            _keep_kinds(inner[0], theirs[0], as_then)
+        return
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     numbers = (number for group in saved["param_groups"] for number in group["params"])
     for parameter, number in zip(parameters, numbers, strict=False):
@@ -326,6 +344,17 @@ def targets_of(parts: dict[str, dict[str, Any]]) -> sharded.TargetOf:
     return target_of
 
 
+def order_of(parts: dict[str, dict[str, Any]]) -> sharded.OrderOf:
+    """How an optimizer's state is taken to lie in memory: as its parameters do, which may do so otherwise in the next
+    run. Of all else nothing is taken for granted."""
+    living = {name: _Living(item) for name, item in parts.get("optimizer", {}).items()}
+
+    def order(path: tuple[Any, ...], size: Any) -> tuple[int, ...] | None:
+        return living[path[1]].order(path[2:], size) if path[0] == "optimizer" else None
+
+    return order
+
+
 class _Living:
     """The tensors that one object has now, by their path in its state.
 
@@ -336,24 +365,32 @@ class _Living:
     def __init__(self, item: Any) -> None:
         self._item = item
         self._state: Any = None
+        groups = item.param_groups if isinstance(item, _optimizer_class()) else ()
+        self._parameters = [p for group in groups for p in group["params"]]
 
     def target(self, path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
         """An empty tensor, sharded as the present one is, or on the CPU with its order in memory; None where there is
         nothing to follow.
-
-        A fused optimizer takes its state to lie in memory as the parameter does (``channels_last``).
         """
         import torch
 
         like = self._sharded(path, size)
         if like is not None:
             return torch.empty_like(like, dtype=dtype, requires_grad=False)
+        strides = self.order(path, size)
+        return None if strides is None else torch.empty_strided(size, strides, dtype=dtype)
+
+    def order(self, path: tuple[Any, ...], size: Any) -> tuple[int, ...] | None:
+        """The strides of the present one, None: it is contiguous, or there is none.
+
+        A fused optimizer takes its state to lie in memory as the parameter does (``channels_last``).
+        """
+        import torch
+
         live = self._find(path)
-        if not isinstance(live, torch.Tensor) or torch.nn.parameter.is_lazy(live):
+        if not isinstance(live, torch.Tensor) or torch.nn.parameter.is_lazy(live) or sharded.is_sharded(live):
             return None
-        if live.shape != size or live.is_contiguous():
-            return None
-        return torch.empty_like(live, dtype=dtype, device="cpu", requires_grad=False)
+        return sharded.strides_of(live) if live.shape == size else None
 
     def distribute(self, value: Any, path: tuple[Any, ...]) -> Any:
         """A whole tensor (of an older checkpoint, say) as this rank's shard; None where there is nothing to do."""
@@ -379,8 +416,8 @@ class _Living:
         if isinstance(self._item, torch.optim.Optimizer):
             if len(path) != 3 or path[0] != "state":
                 return None
-            parameters = [p for group in self._item.param_groups for p in group["params"]]
-            return parameters[path[1]] if isinstance(path[1], int) and path[1] < len(parameters) else None
+            known = isinstance(path[1], int) and path[1] < len(self._parameters)
+            return self._parameters[path[1]] if known else None
         if self._state is None:
             self._state = self._item.state_dict()
         found = self._state

@@ -22,7 +22,7 @@ from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
 from slurm_hadar.runtime.checkpoint.by_worker import likeness, own_names, renamed
-from slurm_hadar.runtime.checkpoint.parts import kept_alike, sent_round, state_of, targets_of
+from slurm_hadar.runtime.checkpoint.parts import kept_alike, order_of, sent_round, state_of, targets_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.progress.link import Link
@@ -126,7 +126,7 @@ class Saver:
     def begins(self, over: bool) -> None:
         """The loop begins; see :meth:`Store.begins`."""
         if self._resumed:
-            self._store.begins(over)
+            self._store.begins(over, self._gang.leads)
 
     def ended(self) -> None:
         """The training came to its end."""
@@ -162,7 +162,7 @@ class Saver:
         mine, state, error = None, b"", None
         form, tensors = dict[str, Any](), dict[str, Any]()
         try:
-            form, tensors = sharded.split({k: state_of(parts[k]) for k in SHARDED_KINDS if k in parts})
+            form, tensors = sharded.split({k: state_of(parts[k]) for k in SHARDED_KINDS if k in parts}, order_of(parts))
             form |= {kind: state_of(part) for kind, part in parts.items() if kind not in form}
             if self._gang.leads:
                 state = files.pickled({**form, **plain})

@@ -35,12 +35,14 @@ __all__ = [
     "name_of",
     "read",
     "split",
+    "strides_of",
     "walk",
     "write",
     "write_metadata",
 ]
 
 MARK = "\0tensor"
+_STRIDES = "strides"
 _FAULTS = (
     OSError,
     RuntimeError,
@@ -49,6 +51,7 @@ _FAULTS = (
     AssertionError,
     AttributeError,
     EOFError,
+    TypeError,
     pickle.UnpicklingError,
 )
 
@@ -71,6 +74,8 @@ _METADATA = {
 
 TargetOf = Callable[[tuple[Any, ...], Any, Any], Any]
 """(path in the state, size, dtype) to the tensor to read into, or None for a whole one on the CPU."""
+OrderOf = Callable[[tuple[Any, ...], Any], tuple[int, ...] | None]
+"""(path in the state, size) to the strides that a tensor of it is taken to have, None: it is contiguous."""
 
 
 def walk(tree: Any, leaf: Callable[[Any, tuple[Any, ...]], Any], path: tuple[Any, ...] = ()) -> Any:
@@ -88,25 +93,35 @@ def walk(tree: Any, leaf: Callable[[Any, tuple[Any, ...]], Any], path: tuple[Any
     return tree
 
 
-def split(tree: Any) -> tuple[Any, dict[str, Any]]:
-    """The form of a state and its tensors, named by their path, in an order that is the same on all ranks."""
+def split(tree: Any, order_of: OrderOf = lambda _path, _size: None) -> tuple[Any, dict[str, Any]]:
+    """The form of a state and its tensors, named by their path, in an order that is the same on all ranks. The form
+    tells how a tensor lies in memory where it is otherwise than by ``order_of``: what is computed rounds by that."""
     tensors: dict[str, Any] = {}
 
-    def mark(value: Any, path: tuple[Any, ...]) -> dict[str, str] | None:
+    def mark(value: Any, path: tuple[Any, ...]) -> dict[str, Any] | None:
         if not _plain_or_sharded(value):
             return None
         name = ".".join(str(p) for p in path if p != "")
         while name in tensors:
             name += "~"
         tensors[name] = value
-        return {MARK: name}
+        if is_sharded(value) or (strides := strides_of(value)) == order_of(path, value.shape):
+            return {MARK: name}
+        return {MARK: name, _STRIDES: strides}
 
     return walk(tree, mark), tensors
 
 
 def name_of(value: Any) -> str | None:
     """Of the tensor in whose place ``value`` stands in a form; None if it is no such mark."""
-    return value[MARK] if isinstance(value, dict) and list(value) == [MARK] else None
+    return value[MARK] if isinstance(value, dict) and list(value) in ([MARK], [MARK, _STRIDES]) else None
+
+
+def strides_of(tensor: Any) -> tuple[int, ...] | None:
+    """How it lies in memory, or a copy of it would; None: it is contiguous."""
+    import torch
+
+    return None if tensor.is_contiguous() else torch.empty_like(tensor, device="meta").stride()
 
 
 class LocalPlan:
@@ -214,8 +229,12 @@ def _read(directory: Path, form: Any, target_of: TargetOf | None) -> Any:
         if name is None:
             return None
         saved: Any = metadata.state_dict_metadata[name]
-        found = target_of(path, saved.size, saved.properties.dtype) if target_of else None
-        targets[name] = torch.empty(saved.size, dtype=saved.properties.dtype) if found is None else found
+        dtype = saved.properties.dtype
+        found = target_of(path, saved.size, dtype) if target_of else None
+        if _STRIDES in value and not is_sharded(found):
+            strides = value[_STRIDES]
+            found = None if strides is None else torch.empty_strided(saved.size, strides, dtype=dtype)
+        targets[name] = torch.empty(saved.size, dtype=dtype) if found is None else found
         return targets[name]
 
     state = walk(form, target)

@@ -54,6 +54,7 @@ TENSORS = "tensors"
 CLAIM = "claim"
 #: Where this process has trained (by its id, for a forked child has not), and whether to the end.
 _TRAINED: dict[tuple[int, Path], bool] = {}
+_told: set[str] = set()  # in this process, which may train epoch by epoch
 _NAME = re.compile(r"gen-(\d{1,9})-step-(\d{1,18})")
 _Read = TypeVar("_Read")
 _ASIDE, _DRAFT = ".old-", ".tmp-"
@@ -172,8 +173,9 @@ class Store:
         self.follows = None if before is None else Follows("another training of this process", "this process", before)
         _TRAINED[here] = False
 
-    def begins(self, over: bool) -> None:
-        """The training begins from a checkpoint that was there; ``over``: at its end. Raises CheckpointError if it is
+    def begins(self, over: bool, leads: bool) -> None:
+        """The training begins from a checkpoint that was there; ``over``: at its end. ``leads``: the worker that speaks
+        for all. Raises CheckpointError if it is
         so by another training that has ended in this process or job: this one (a fold of a cross-validation, say) would
         not train.
         """
@@ -182,8 +184,10 @@ class Store:
             return
         if over and other.ended:
             raise CheckpointError(f"{self.directory} has the checkpoints of a training that has ended; {other.advice}")
-        if os.environ.get("RANK", "0") == "0":
-            say(f"WARNING: goes on from where {other.who} was. If this is not the same: {other.advice}")
+        warning = f"WARNING: goes on from where {other.who} was. If this is not the same: {other.advice}"
+        if leads and warning not in _told:
+            _told.add(warning)
+            say(warning)
 
     def ended(self) -> None:
         """The training that has entered came to its end."""

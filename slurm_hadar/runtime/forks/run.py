@@ -151,7 +151,7 @@ class ForkedRun:
         self._schedule = Follower(self._parts["scheduler"], self._clock)
         self._boost = Boost(self._parts["optimizer"])
         self._link = Link(spec.gang, resumable=True)
-        self._ending = Ending()
+        self._ending = Ending(self._gang.leads)
         self._wanted = False
         self._turns = Turns(self._parts["optimizer"].values())
         self._period: _OwnPeriod | None = None  # the one that was begun

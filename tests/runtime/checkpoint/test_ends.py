@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.runtime.conftest import wait_for
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -51,17 +53,18 @@ for _ in (run := slurm_hadar.train(model, optimizer, total_steps=200, loader=loa
 def test_what_was_written_before_the_end_is_on_disk(run: Any, tmp_path: Path) -> None:
     """Neither printed lines nor those of a file that is open are lost: the steps that they tell of are not repeated."""
     script = f"""
-file = open({str(tmp_path / "log.csv")!r}, "a")
+file, other = open({str(tmp_path / "log.csv")!r}, "a"), open({str(tmp_path / "log.bin")!r}, "a+b")
 for number in (run := slurm_hadar.train(model, optimizer, total_steps=60)):
-    step(); print("step", number); file.write(f"{{number}}\\n")
+    step(); print("step", number); file.write(f"{{number}}\\n"); other.write(b"%d\\n" % number)
     if run.step == 30 and {{restart}} == 0: os.kill(os.getpid(), signal.SIGTERM)
-file.close()
+file.close(); other.close()
 """
     told = [
         line for restart in (0, 1) for line in run(script.replace("{restart}", str(restart)), restart)[1].split("\n")
     ]
     assert [line for line in told if line] == [f"step {n}" for n in range(60)]
-    assert (tmp_path / "log.csv").read_text().split() == [str(n) for n in range(60)]
+    for name in ("log.csv", "log.bin"):
+        assert (tmp_path / name).read_text().split() == [str(n) for n in range(60)]
 
 
 def test_a_step_that_breaks_off_the_loop_is_one_like_others(run: Any) -> None:
@@ -128,8 +131,116 @@ def test_a_loop_over_epochs_around_ours_leaves_no_batch_out(run: Any, step: str,
 def test_told_to_end_where_nothing_can_be_saved(run: Any) -> None:
     """It says so, and shows the error that kept the step from being finished."""
     loop = "for _ in (run := slurm_hadar.train(model, optimizer, total_steps=60)):\n"
-    code, _, said = run(loop + "    if run.step == 9: os.kill(os.getpid(), signal.SIGTERM); break\n    step()")
+    half = (
+        "    if run.step == 9: os.kill(os.getpid(), signal.SIGTERM); model(torch.ones(3)).backward(); break\n    step()"
+    )
+    code, _, said = run(loop + half)
     assert code == -signal.SIGTERM and "nothing could be saved: goes on from the last checkpoint" in said
+
+
+VALIDATED = """
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(24, 3))
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+loader = DataLoader(data, batch_size=4, shuffle=True)
+run = slurm_hadar.train(model, optimizer, total_steps=24, loader=loader, scheduler=schedule)
+def told(at): {stops} and at == {where!r} and run.step == 12 and os.kill(os.getpid(), signal.SIGTERM)
+for epoch in range(run.epoch, 4):
+    for (x,) in run:
+        if run.epoch != epoch: told("break"); break
+        optimizer.zero_grad(); model(x).square().mean().backward(); optimizer.step()
+    with torch.no_grad():
+        for x in DataLoader(data, batch_size=4, num_workers=1): told("validation"); model(x[0])
+    schedule.step()
+    {save}
+print(model.weight.tolist(), schedule.get_last_lr())
+"""
+
+
+@pytest.mark.parametrize("save", ["", "run.save()"])
+@pytest.mark.parametrize("where", ["break", "validation"])
+def test_told_to_end_between_two_passes_of_the_loop(run: Any, where: str, save: str) -> None:
+    """In the turn that looks at the next epoch, or while that one is validated: nothing is lost, and the order of the
+    next epoch stays."""
+    script = VALIDATED.replace("{save}", save).replace("{where!r}", repr(where))
+    expected = run(script.replace("{stops}", "False").replace("total_steps=24", "total_steps=24, name='other'"))[1]
+    code, _, said = run(script.replace("{stops}", "True"))
+    assert code == -signal.SIGTERM and said.endswith("hadar: told to end (SIGTERM); step 12 is saved\n"), said
+    assert ("outside of the loop: what no checkpoint has yet is saved if" in said) == (where == "validation")
+    code, found, said = run(script.replace("{stops}", "False"), 1)
+    assert code == 0 and "resumed from gen-0-step-12" in said and found == expected
+
+
+def test_told_to_end_outside_of_the_loop_while_gradients_wait(run: Any) -> None:
+    """It is saved after the next turn in which they are used."""
+    script = """
+for epoch in range(4):
+    for _ in (run := slurm_hadar.train(model, optimizer, total_steps=40)) if epoch == 0 else run:
+        if run.step % 6 == 5 and run.step // 6 == epoch: break
+        model(torch.ones(3)).backward()
+        if run.step % 4 == 3: optimizer.step(); optimizer.zero_grad()
+    if epoch == 0: os.kill(os.getpid(), signal.SIGTERM)
+"""
+    code, _, said = run(script)
+    assert code == -signal.SIGTERM and said.endswith("hadar: told to end (SIGTERM); step 8 is saved\n"), said
+
+
+def test_a_turn_that_does_not_end_in_time_is_told_of(run: Any) -> None:
+    """As one that waits for a pool whose workers the same signal has ended."""
+    script = """
+import time, slurm_hadar.runtime.progress.endings as endings
+endings._LATE_S = 0.2
+for _ in (run := slurm_hadar.train(model, optimizer, total_steps=40)):
+    step()
+    if run.step == 3: os.kill(os.getpid(), signal.SIGTERM); time.sleep(1)
+"""
+    code, _, said = run(script)
+    assert code == -signal.SIGTERM and "s ago, and the turn of the loop, or what" in said and "step 4 is saved" in said
+
+
+def test_a_training_that_is_gone_keeps_no_signal(run: Any) -> None:
+    """Nor does one that another has followed, or that a process is forked from."""
+    script = """
+import time
+def left(name):
+    for _ in (run := slurm_hadar.train(model, optimizer, total_steps=9, name=name)):
+        step()
+        if run.step == 2: return run
+run = left("a"); other = left("b")
+child = os.fork()
+if not child: time.sleep(100); os._exit(0)
+os.kill(child, signal.SIGTERM); print(os.waitpid(child, 0)[1], signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)
+del other; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+"""
+    assert run(script)[1].split() == ["15", "True", "True"]
+
+
+def test_a_worker_of_the_scripts_own_outlives_the_end_of_its_parent(run: Any, tmp_path: Path) -> None:
+    """``mp.spawn``: PyTorch interrupts the workers when their parent is gone. What they have done is saved, and said
+    once."""
+    (tmp_path / "spawned.py").write_text(f"""
+import os, signal, sys, time, torch, slurm_hadar
+import torch.distributed as dist
+def worker(rank):
+    dist.init_process_group("gloo", init_method="file://{tmp_path}/meet", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in (run := slurm_hadar.train(model, optimizer, total_steps=4000)):
+        optimizer.zero_grad(); model(torch.ones(3)).mean().backward(); optimizer.step(); time.sleep(0.01)
+        if rank == 0 and run.step == 9: os.kill(os.getppid(), signal.SIGTERM)
+""")
+    script = f"""
+sys.path.insert(0, {str(tmp_path)!r}); os.environ["PYTHONPATH"] += {":" + str(tmp_path)!r}
+import spawned, torch.multiprocessing
+torch.multiprocessing.spawn(spawned.worker, nprocs=2)
+"""
+    code, _, said = run(script)
+    assert code == -signal.SIGTERM
+    told = tmp_path / "script-0.err"
+    wait_for(lambda: "is saved" in told.read_text(), "the workers' save")
+    said = told.read_text()
+    assert said.count("told to end (SIGTERM); step") == 1 and "Traceback" not in said, said
 
 
 def test_a_generator_in_also_goes_on(run: Any) -> None:
@@ -281,6 +392,16 @@ for fold in range(2):
     broken = "for n in range(2):\n    for _ in (run := slurm_hadar.train(model, optimizer, total_steps=9, name='c')):\n"
     code, _, said = run(broken + "        step()\n        if run.step == 3: break\n    run.save()")
     assert code == 0 and "WARNING: goes on from where another training of this process was" in said
+
+
+def test_a_training_that_is_made_anew_in_each_epoch_is_told_once(run: Any) -> None:
+    script = """
+for epoch in range(1, 5):
+    for _ in (run := slurm_hadar.train(model, optimizer, total_steps=5 * epoch)): step()
+print(run.step)
+"""
+    code, out, said = run(script)
+    assert (code, out, said.count("WARNING: goes on from where another training of this process")) == (0, "20\n", 1)
 
 
 LATE = {

@@ -116,6 +116,43 @@ class Listed(nn.Module):
 net = Listed(); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)): step(torch.ones(2, 3), net); told()
 """,
+    "states that lie in memory by columns": """
+class Columns(torch.optim.Optimizer):
+    def __init__(self, parameters): super().__init__(parameters, {})
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            own = self.state[p]
+            if not own: own.update(q=torch.linalg.eigh(torch.randn(64, 64).cov())[1], by_rows=torch.ones(p.shape))
+            own["like"] = torch.ones_like(p)
+            p.data -= 0.001 * (own["q"].T @ (own["q"] @ p.grad.flatten(1))).view_as(p) * own["like"]
+class Basis:
+    def __init__(self): self.q = {}
+    def state_dict(self): return self.q
+    def load_state_dict(self, state): self.q = state
+net = nn.Conv2d(16, 64, 2, bias=False).to(memory_format=torch.channels_last)
+optimizer = Columns(net.parameters()); basis = Basis()
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14, also={"basis": basis})):
+    basis.q.setdefault("q", torch.randn(5, 4, 3).permute(2, 0, 1))
+    step(torch.randn(2, 16, 4, 4), net); told()
+print({k: v.stride() for k, v in [*optimizer.state[net.weight].items(), *basis.q.items()]})
+""",
+    "an optimizer around another, with a state of its own form": """
+class Master(torch.optim.Optimizer):
+    def __init__(self, parameters): super().__init__(parameters, {})
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            own = self.state[p].setdefault("master", p.detach().float().clone())
+            own -= 0.001 * p.grad.float(); p.data.copy_(own)
+class Slow(torch.optim.Optimizer):
+    def __init__(self, inner): self.inner = inner; super().__init__(inner.param_groups, {}); self.made = 0
+    def step(self): self.inner.step(); self.made += 1
+    def state_dict(self): return {"made": self.made, "inner": self.inner.state_dict()}
+    def load_state_dict(self, state): self.made = state["made"]; self.inner.load_state_dict(state["inner"])
+net.to(torch.bfloat16); optimizer = Slow(Master(net.parameters()))
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)):
+    step(torch.full((2, 3), 0.1 * i).bfloat16()); told()
+print(optimizer.made)
+""",
     "a whole number that is a float": """
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for i in (run := slurm_hadar.train(net, optimizer, total_steps=1.4e1)): step(torch.ones(2, 3)); told()

@@ -234,6 +234,21 @@ def test_what_could_not_be_loaded_is_refused_when_it_is_saved(
 
 
 @pytest.mark.usefixtures("in_job")
+def test_what_cannot_be_saved_is_told_of_when_the_training_begins(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its first save may be that of a job which is told to end."""
+    from collections import defaultdict, deque
+
+    layer = torch.nn.Linear(2, 2)
+    for kind, value in (("state", deque([1], 5)), ("also", defaultdict(list)), ("state", [1])):
+        given: dict[str, Any] = {kind: {"seen": value}, "name": type(value).__name__}
+        slurm_hadar.train(layer, torch.optim.SGD(layer.parameters()), total_steps=3, **given)
+        told = f"WARNING: no checkpoint can be written while that stays so: {kind}.seen is an object of collections."
+        assert (told + type(value).__name__ in capfd.readouterr().err) == (type(value) is not list)
+    with pytest.raises(TypeError, match=r"tensors and arrays as state=\{'h': ...\}, to be read and set as run.state"):
+        slurm_hadar.train(layer, torch.optim.SGD(layer.parameters()), total_steps=3, also={"h": torch.ones(2)})
+
+
+@pytest.mark.usefixtures("in_job")
 def test_harmless_classes_need_no_permission() -> None:
     """What schedulers and users commonly keep beside plain data."""
     import argparse

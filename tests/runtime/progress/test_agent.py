@@ -16,6 +16,13 @@ from slurm_hadar import messages
 PYTHON = sys.executable
 # announces itself, then waits; dies of a signal that it does not expect
 SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
+SAVER = """
+import signal, sys, time
+from slurm_hadar.runtime.inject._hadar_progress import take_over
+take_over(0, 1)
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print("saved", flush=True), sys.exit()))
+print("up", flush=True); time.sleep(100)
+"""
 PLAIN = """
 import sys, time, torch
 weight = torch.nn.Parameter(torch.zeros(1)); optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -77,6 +84,16 @@ def test_signals_are_passed_on(start_agent: Callable[..., subprocess.Popen[str]]
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert (out, process.returncode) == ("got\n", 5)
+
+
+def test_a_training_that_outlives_the_command_may_save(start_agent: Callable[..., subprocess.Popen[str]]) -> None:
+    """Told to end, the agent stays until it is gone, as Slurm kills what is left then."""
+    process = start_agent("sh", "-c", f"{PYTHON} -c '{SAVER}'; true")
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    process.terminate()
+    assert process.wait(60) == -signal.SIGTERM
+    os.set_blocking(process.stdout.fileno(), False)
+    assert process.stdout.read() == "saved\n"
 
 
 def test_the_checkpoint_signal_never_reaches_an_unprepared_command(

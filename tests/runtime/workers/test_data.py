@@ -274,6 +274,29 @@ def test_resuming_anywhere_gives_the_same_batches(name: str) -> None:
         assert got + values(again, STEPS - stop) == expected, f"resumed at {stop}"
 
 
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("name", [name for name in SOURCES if name != "none"])
+def test_an_epoch_whose_first_batch_is_not_used_yet_has_begun(name: str, used: bool) -> None:
+    """A loop over epochs around ours looks at it, leaves, and saves: the order of that epoch is drawn."""
+
+    def fresh() -> Feed:
+        torch.manual_seed(7)
+        random.seed(7)
+        return Feed(SOURCES[name]())
+
+    feed = fresh()
+    while not feed.epoch:
+        batch = feed.next()
+    feed.pass_over() if used else feed.give_back(batch)
+    position, states = feed.position(), feed.random_states()
+    expected = [(repr(batch), torch.rand(()).item()), *values(feed, 6)] if used else values(feed, 7)
+    torch.manual_seed(1000)
+    random.seed(1000)
+    again = Feed(SOURCES[name]())
+    again.restore(position, states)
+    assert values(again, 7) == expected
+
+
 def test_generators_without_a_state_are_left_alone() -> None:
     """The system's, and a class of the script's own that has the methods of one."""
 
