@@ -18,10 +18,9 @@ from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Outlook
 
 __all__ = ["Patience"]
 
-_SHARE = (
-    0.1  # of the GPUs: no more go to those first, so that under overload, where all are overdue, lengths still count
-)
-_SHORTER = 2.0  # than all others: as such a job counts
+# of the GPUs: no more go to those that go first. Under overload all become overdue, and lengths must still count
+_SHARE = 0.1
+_SHORTER = 2.0  # than all others: so such a job counts
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,9 @@ class Patience:
         if not most:
             return cls(since, ())
         overdue = since + most * (outlook.best_s * outlook.grown + outlook.restart_s)
-        ran_s = np.array([job.attained_s / job.form.workers for job in outlook.jobs], float)
-        late = np.flatnonzero(overdue + ran_s < now)
+        late = np.flatnonzero(overdue < now)
+        ran_s = np.array([outlook.jobs[row].attained_s / outlook.jobs[row].form.workers for row in late], float)
+        late = late[overdue[late] + ran_s < now]
         late = late[np.argsort(overdue[late], kind="stable")]
         taken = np.cumsum(outlook.workers[late].min(axis=1))
         count = max(1, int(np.searchsorted(taken, _SHARE * outlook.gpus.sum(), side="right")))
