@@ -25,6 +25,7 @@ __all__ = ["Ending", "at_once", "die"]
 
 _SET_HANDLERS = "_set_worker_signal_handlers"
 _STAY_S = 60.0  # of a worker: beyond Slurm's KillWait (30 s by default), after which it ends them
+_GOING_S = 1.0  # that a process whose main thread is gone may take to be gone itself, at most
 _LATE_S = 20.0  # in good time before that
 _HEAR_S = 10.0  # so long a training may take to hear of a signal, while it computes
 _NO_TRAINING, _TRAINS, _ASKED = range(3)
@@ -171,10 +172,20 @@ class Ending:
 
     def _on_sigint(self, number: int, frame: Any) -> None:
         """Of a script's own worker (``mp.spawn``): PyTorch has it sent where the parent is gone, by a SIGTERM, say."""
-        if self.asked or os.getppid() != self._parent:
+        if self.asked or self._is_orphan():
             self._on_sigterm(number, frame)
         else:
             signal.default_int_handler(number, frame)
+
+    def _is_orphan(self) -> bool:
+        """Whether the parent is gone. It is sent as soon as the parent's main thread is, and others may be there for a
+        moment longer."""
+        deadline = time.monotonic() + _GOING_S
+        while os.getppid() == self._parent:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
 
 
 @contextlib.contextmanager

@@ -216,8 +216,8 @@ del other; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
 
 
 def test_a_worker_of_the_scripts_own_outlives_the_end_of_its_parent(run: Any, tmp_path: Path) -> None:
-    """``mp.spawn``: PyTorch interrupts the workers when their parent is gone. What they have done is saved, and said
-    once."""
+    """``mp.spawn``: PyTorch interrupts the workers when their parent's main thread is gone, while others may still be
+    there. What they have done is saved, and said once."""
     (tmp_path / "spawned.py").write_text(f"""
 import os, signal, sys, time, torch, slurm_hadar
 import torch.distributed as dist
@@ -232,7 +232,8 @@ def worker(rank):
 """)
     script = f"""
 sys.path.insert(0, {str(tmp_path)!r}); os.environ["PYTHONPATH"] += {":" + str(tmp_path)!r}
-import spawned, torch.multiprocessing
+import spawned, threading, time, torch.multiprocessing
+for _ in range(300): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 torch.multiprocessing.spawn(spawned.worker, nprocs=2)
 """
     code, _, said = run(script)
