@@ -81,7 +81,7 @@ class Ending:
             )
         elif left is not self and (handler is signal.SIG_DFL or self._library(handler)):
             self._before = {signal.SIGTERM: signal.signal(signal.SIGTERM, self._on_sigterm)}
-            if _is_child() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            if _is_child() and signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN):
                 self._before[signal.SIGINT] = signal.signal(signal.SIGINT, self._on_sigint)
             _prepare_workers()  # what was not imported before may be by now
             _Shared.ours()[0] = _TRAINS
@@ -174,8 +174,8 @@ class Ending:
         """Of a script's own worker (``mp.spawn``): PyTorch has it sent where the parent is gone, by a SIGTERM, say."""
         if self.asked or self._is_orphan():
             self._on_sigterm(number, frame)
-        else:
-            signal.default_int_handler(number, frame)
+        elif callable(before := self._before.get(number)):  # it is ignored behind a shell's &
+            before(number, frame)
 
     def _is_orphan(self) -> bool:
         """Whether the parent is gone. It is sent as soon as the parent's main thread is, and others may be there for a

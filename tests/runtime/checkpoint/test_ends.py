@@ -215,9 +215,10 @@ del other; print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
     assert run(script)[1].split() == ["15", "True", "True"]
 
 
-def test_a_worker_of_the_scripts_own_outlives_the_end_of_its_parent(run: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("interrupts", ["signal.default_int_handler", "signal.SIG_IGN"])
+def test_a_worker_of_the_scripts_own_outlives_the_end_of_its_parent(interrupts: str, run: Any, tmp_path: Path) -> None:
     """``mp.spawn``: PyTorch interrupts the workers when their parent's main thread is gone, while others may still be
-    there. What they have done is saved, and said once."""
+    there; or whoever began it behind a shell's ``&`` ignores that. What they have done is saved, and said once."""
     (tmp_path / "spawned.py").write_text(f"""
 import os, signal, sys, time, torch, slurm_hadar
 import torch.distributed as dist
@@ -233,6 +234,7 @@ def worker(rank):
     script = f"""
 sys.path.insert(0, {str(tmp_path)!r}); os.environ["PYTHONPATH"] += {":" + str(tmp_path)!r}
 import spawned, threading, time, torch.multiprocessing
+signal.signal(signal.SIGINT, {interrupts})
 for _ in range(300): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 torch.multiprocessing.spawn(spawned.worker, nprocs=2)
 """
