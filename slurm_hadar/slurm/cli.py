@@ -98,10 +98,14 @@ class CliBackend(Backend):
         return self._read(list(command))
 
     def _setting(self, name: str) -> str:
-        match = re.search(rf"^{re.escape(name)}\s*=\s*(\S+)", self.config_text(), re.MULTILINE)
-        if not match:
+        if not (found := self._given(name)):
             raise SlurmError(f"scontrol show config names no {name}; is this Slurm configured?")
-        return match[1]
+        return found
+
+    def _given(self, name: str) -> str:
+        """Nothing where it is not named."""
+        match = re.search(rf"^{re.escape(name)}\s*=\s*(\S+)", self.config_text(), re.MULTILINE)
+        return match[1] if match else ""
 
     def read(self) -> ClusterState:
         began = time.monotonic()
@@ -135,17 +139,12 @@ class CliBackend(Backend):
     def _bounds(self) -> Bounds:
         """One call for all; what this user may not see, or this Slurm does not answer, is not in it."""
         try:
-            return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0], self._job_defaults())
+            return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0], self._given("JobDefaults"))
         except SlurmError as error:  # jobs and nodes were read: what they are kept from is then learned by trying
             if str(error) != self._bounds_fault:
                 self._bounds_fault = str(error)
                 log.warning("limits, licences and reservations cannot be read: %s", error)
             return Bounds()
-
-    def _job_defaults(self) -> str:
-        """Those of partitions that have none of their own."""
-        match = re.search(r"^JobDefaults\s*=\s*(\S+)", self.config_text(), re.MULTILINE)
-        return match[1] if match else ""
 
     def _memory_counts(self) -> bool:
         return "MEMORY" in self._setting("SelectTypeParameters").upper()

@@ -153,14 +153,15 @@ class Reader(Summaries):
         """What became of one job in order of time: events (``event``), decisions (``kind``, with the ``mode`` of the
         round: only those of mode act were carried out) and writes (``command``). A job that waits for the same kind of
         reason as before has one decision for that, and another of the last round where its words are others by now."""
-        of_it = "job_id = ? AND time >= ?", (job_id, self._since(job_id))
-        events = self._rows(f"SELECT round, time, event, why FROM events WHERE {of_it[0]}", of_it[1])
+        args = (job_id, self._since(job_id))
+        events = self._rows("SELECT round, time, event, why FROM events WHERE job_id = ? AND time >= ?", args)
         decisions = self._rows(
             "SELECT d.round, d.time, r.mode, kind, old, new, why, price, payoff FROM decisions d "
             "LEFT JOIN rounds r USING (round) WHERE job_id = ? AND d.time >= ? ORDER BY d.time, d.rowid",
-            of_it[1],
+            args,
         )
-        writes = self._rows(f"SELECT round, time, command, outcome, detail FROM writes WHERE {of_it[0]}", of_it[1])
+        told = "SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ? AND time >= ?"
+        writes = self._rows(told, args)
         for entry in decisions:
             entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         decisions += self._waits_still(job_id, decisions[-1:])

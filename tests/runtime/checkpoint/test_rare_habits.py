@@ -29,6 +29,12 @@ class Data(Dataset):
         return torch.full((3,), float(i)) * self.size / 40
 data = Data()
 net = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.1), nn.Linear(4, 1))
+class Master(torch.optim.Optimizer):
+    def __init__(self, parameters): super().__init__(parameters, {})
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            own = self.state[p].setdefault("master", p.detach().float().clone())
+            own -= 0.001 * p.grad.float(); p.data.copy_(own)
 def step(x, net=net, optimizer=None):
     optimizer = optimizer or globals()["optimizer"]
     optimizer.zero_grad(); net(x).square().mean().backward(); optimizer.step()
@@ -39,12 +45,6 @@ print("end", run.step, torch.cat(flat).tolist() if flat else [])
 """
 EXACT = {
     "an optimizer that keeps its weights in higher precision": """
-class Master(torch.optim.Optimizer):
-    def __init__(self, parameters): super().__init__(parameters, {})
-    def step(self):
-        for p in self.param_groups[0]["params"]:
-            own = self.state[p].setdefault("master", p.detach().float().clone())
-            own -= 0.001 * p.grad.float(); p.data.copy_(own)
 net.to(torch.bfloat16); optimizer = Master(net.parameters())
 for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)):
     step(torch.full((2, 3), 0.1 * i).bfloat16()); told()
@@ -137,12 +137,6 @@ for i in (run := slurm_hadar.train(net, optimizer, total_steps=14, also={"basis"
 print({k: v.stride() for k, v in [*optimizer.state[net.weight].items(), *basis.q.items()]})
 """,
     "an optimizer around another, with a state of its own form": """
-class Master(torch.optim.Optimizer):
-    def __init__(self, parameters): super().__init__(parameters, {})
-    def step(self):
-        for p in self.param_groups[0]["params"]:
-            own = self.state[p].setdefault("master", p.detach().float().clone())
-            own -= 0.001 * p.grad.float(); p.data.copy_(own)
 class Slow(torch.optim.Optimizer):
     def __init__(self, inner): self.inner = inner; super().__init__(inner.param_groups, {}); self.made = 0
     def step(self): self.inner.step(); self.made += 1

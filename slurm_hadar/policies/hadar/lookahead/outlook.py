@@ -13,6 +13,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +32,7 @@ _LEVELS = 3  # so many such sets of numbers of nodes are told apart; the last on
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+_Known = TypeVar("_Known")
 _ByNodes = tuple[tuple[int, str, tuple[float, ...]], ...]
 
 
@@ -101,6 +103,11 @@ class Outlook:
         done = np.array([j.done_steps for j in self.jobs], float)
         grown: Floats = 1.0 + done / np.maximum(self.steps, 1e-9)
         return grown
+
+    def away(self, known: Mapping[str, _Known]) -> dict[str, _Known]:
+        """What is ``known`` of jobs that are not decided about for now, as while they start: they are not new
+        afterwards."""
+        return {job_id: known[job_id] for job_id in (*self.arena.kept, *self.arena.bound) if job_id in known}
 
     @property
     def rows(self) -> Ints:

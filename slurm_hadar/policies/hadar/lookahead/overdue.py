@@ -8,7 +8,6 @@ usual one (Bender, Chakrabarti and Muthukrishnan, SODA 1998).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,9 +53,7 @@ class Patience:
 
     def memory(self, outlook: Outlook) -> dict[str, Any]:
         """For the next round. Who is not decided about for the moment, as while it starts, goes on waiting."""
-        arena = outlook.arena
-        known: Mapping[str, float] = arena.snapshot.memory.get("since", {})
-        away = {job_id: known[job_id] for job_id in (*arena.kept, *arena.bound) if job_id in known}
+        away: dict[str, float] = outlook.away(outlook.arena.snapshot.memory.get("since", {}))
         jobs = zip(outlook.jobs, self.since.tolist(), strict=True)
         return {"since": away | {job.job_id: since for job, since in jobs}}
 

@@ -87,7 +87,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     memory: dict[str, Any] = {} if target is None else {"end": target.end}
     memory["time"] = outlook.arena.snapshot.time
     memory["columns"] = {j.job_id: before.keys[k] for j, k in zip(outlook.jobs, queues.column, strict=True)}
-    memory["away"] = _away(outlook, before.known)
+    memory["away"] = outlook.away(before.known)
     memory |= patience.memory(outlook)
     memory["terminal"] = {p.key: float(w) for p, w in zip(outlook.pools, terminal, strict=True) if w > 0}
     if target is not None:
@@ -105,12 +105,6 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     settled = still and before.same_jobs
     first = patience.first
     return Queueing(outlook, queues, weights, target, memory, patient, first, still, settled, schedule, planned)
-
-
-def _away(outlook: Outlook, known: Mapping[str, str]) -> dict[str, str]:
-    """The columns of jobs that are not decided about for now, as while they start: they are not new afterwards."""
-    arena = outlook.arena
-    return {job_id: known[job_id] for job_id in (*arena.kept, *arena.bound) if job_id in known}
 
 
 def _toll(outlook: Outlook) -> Floats:

@@ -64,7 +64,7 @@ def explain(queueing: Queueing, placements: Mapping[str, Placement], payoffs: Fl
 def _because_of_overdue(queueing: Queueing, placements: Mapping[str, Placement]) -> Iterator[tuple[str, str]]:
     """What those that go first, and others of whom GPUs are kept free for them, are told of that."""
     outlook = queueing.outlook
-    pool_of = outlook.pool_of[queueing.queues.column] if queueing.first else outlook.pool_of
+    pool_of = outlook.pool_of[queueing.queues.column]
     for row in queueing.first:
         job = outlook.jobs[row]
         if job.job_id in placements:
