@@ -20,7 +20,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime import emulation, rng
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.shares import Shares
+from slurm_hadar.runtime.checkpoint.conditions import Conditions
 from slurm_hadar.runtime.checkpoint.forgotten import Beside, Forgotten
 from slurm_hadar.runtime.checkpoint.parts import (
     also_of,
@@ -201,7 +202,7 @@ class Run:
         self._made = 0  # turns of this run
         self._in_step = self._between = self._wanted = self._peeked = self._whole = False
         self._process = os.getpid()
-        self._drawn = rng.drawn()
+        self._drawn: Mapping[str, str] = rng.drawn()
         self._resume()
         link.begin(self.step, self.total_steps, spec.samples_per_step)
         self._trigger.begin(self.step)
@@ -396,8 +397,7 @@ class Run:
             self._forgotten.before_save(wait)
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
         plain["samples_per_step"] = self._samples_per_step
-        plain |= {"classes": classes_of(self._parts), "epoch_batches": self._feed.epoch_batches}
-        plain |= {"chosen": self._feed.chosen, "drawn": self._drawn}
+        plain |= self._conditions.saved()
         try:
             self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
         finally:
@@ -437,7 +437,8 @@ class Run:
         saved, ranks = content["state"], content["ranks"]
         advice = "remove it, or tell trainings apart by train(..., name=...)"
         if self._gang.leads:
-            for change in self._changes(saved, len(ranks)):
+            here, within_epoch = self._conditions, len(ranks) == self._gang.world and saved["position"]["index"] > 0
+            for change in here.changes(saved, within_epoch):
                 say(f"WARNING: since {found.name} was saved, {change}. If that is not meant: {advice}")
             if (own := content.get("own")) and len(ranks) != self._gang.world:
                 say(
@@ -445,8 +446,8 @@ class Run:
                     f"saved (weights, buffers or random numbers), and {self._gang.world} go on, all with those of the "
                     "first"
                 )
-            for otherwise in self._otherwise(saved):
-                say(f"WARNING: {otherwise}. Seed it before it is drawn from, the same in every run of the job")
+            for chance in here.chances(saved):
+                say(f"WARNING: {chance}. Seed it before it is drawn from, the same in every run of the job")
         self._drawn = saved.get("drawn", self._drawn)
         restore(self._parts, saved, found.path, advice, self.also, self._gang.leads)
         self.step = saved["step"]
@@ -467,37 +468,14 @@ class Run:
         self._feed.restore(position, mine)
 
     @property
+    def _conditions(self) -> Conditions:
+        return Conditions(classes_of(self._parts), self._feed.epoch_batches, self._feed.chosen, self._drawn)
+
+    @property
     def _samples_per_step(self) -> int | None:
         """Of all workers together; None where only the loader knows."""
         own = self._feed.batch_size
         return self._spec.samples_per_step or (own * self._gang.world if own else None)
-
-    def _otherwise(self, saved: dict[str, Any]) -> Iterator[str]:
-        """What chance has made otherwise than in the runs before."""
-        if (before := saved.get("chosen")) and self._feed.chosen not in (None, before):
-            yield (
-                "the data set is another subset than in the runs before, as of a random split that is not seeded: "
-                "samples that were held out may be trained on now"
-            )
-        for name, before in saved.get("drawn", {}).items():
-            if self._drawn.get(name, before) != before:
-                yield (
-                    f"other numbers were drawn from {name} before train() than in the runs before: what has been split "
-                    "or shuffled by them is another now"
-                )
-
-    def _changes(self, saved: dict[str, Any], workers: int) -> Iterator[str]:
-        """What fits into the training all the same, and makes it another one."""
-        classes = classes_of(self._parts)
-        for which, before in saved.get("classes", {}).items():
-            if (now := classes.get(which, before)) != before:
-                yield f"{which} has become {now}, which goes on from the state of {before}"
-        before, batches = saved.get("epoch_batches"), self._feed.epoch_batches
-        if before and batches and before != batches and workers == self._gang.world and saved["position"]["index"]:
-            yield (
-                f"an epoch of {before} batches has become one of {batches}: what is left of the one that had begun is "
-                "not what the training would have seen"
-            )
 
 
 def _worker_batch(global_batch: int | None, workers: int) -> int | None:
