@@ -56,12 +56,13 @@ make_suite() {
     chmod 755 "$new/usr/sbin/policy-rc.d"
     # testing suites have no end date to their lists that a cached mirror would keep
     echo 'Acquire::Check-Valid-Until "false";' >"$new/etc/apt/apt.conf.d/90hadar"
-    # forky's libmariadb3 (11.8.9) makes slurmdbd fail: "Number of columns in result (=1) set exceeds maximum (=0)"
-    if [ "$suite" = forky ]; then
+    # libmariadb3 11.8.9 (trixie, forky) lets slurmdbd read no result of a query: "Number of columns in result (=1) set
+    # exceeds maximum (=0)", or "null result from query"
+    if [ "$suite" != bookworm ]; then
         keys=/usr/share/keyrings/debian-archive-keyring.gpg
-        echo "deb [signed-by=$keys] $mirror trixie main" >"$new/etc/apt/sources.list.d/trixie.list"
-        printf 'Package: %s\nPin: release n=trixie\nPin-Priority: %s\n\n' libmariadb3 1001 '*' 50 \
-            >"$new/etc/apt/preferences.d/trixie"
+        echo "deb [signed-by=$keys] $mirror bookworm main" >"$new/etc/apt/sources.list.d/bookworm.list"
+        printf 'Package: %s\nPin: release n=bookworm\nPin-Priority: %s\n\n' libmariadb3 1001 '*' 50 \
+            >"$new/etc/apt/preferences.d/bookworm"
     fi
     cp /etc/resolv.conf /etc/hosts "$new/etc/"
     # shellcheck disable=SC2086

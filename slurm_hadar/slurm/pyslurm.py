@@ -1,7 +1,7 @@
-"""Slurm through pyslurm, where pyslurm matches the site's libslurm; writes go through scontrol all the same.
+"""The queue through pyslurm, where pyslurm matches the site's libslurm; the commands do all else.
 
 pyslurm cannot clear node lists, change node counts or set a user's hold, and does not show ``--gpus`` requests without
-slurmdbd, nor all that a job asks of its nodes: for these the commands serve in this backend too.
+slurmdbd, nor all that a job asks of its nodes or a node has, nor which of a node's GPUs are given away in parts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
-from slurm_hadar.model import Partition
 from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.cli import CliBackend
-from slurm_hadar.slurm.state import NOTHING_MORE, ClusterState, Fittings, GpuRequest, SlurmJob, SlurmNode
+from slurm_hadar.slurm.state import NOTHING_MORE, Fittings, GpuRequest, SlurmJob
 
 __all__ = ["PyslurmBackend", "probe"]
 
@@ -64,19 +63,20 @@ class _Worker:
             self.stop()
             raise SlurmUnavailable(f"pyslurm cannot be used: {first.get('error', first)}")
 
-    def ask(self, request: str) -> dict[str, Any]:
+    def jobs(self) -> list[dict[str, Any]]:
+        """What pyslurm has of each job."""
         if self._process is None or self._process.poll() is not None:
             self.start()
         assert self._process is not None and self._process.stdin is not None
         try:
-            self._process.stdin.write(request.encode() + b"\n")
+            self._process.stdin.write(b"jobs\n")
         except BrokenPipeError:
             self.stop()
             raise SlurmUnavailable("the pyslurm reader ended; is slurmctld up?") from None
-        answer = self._line(request)
+        answer = self._line("jobs")
         if "error" in answer:
             raise SlurmUnavailable(f"pyslurm: {answer['error']}")
-        return answer
+        return list(answer["jobs"])
 
     def _line(self, request: str) -> dict[str, Any]:
         """One line of JSON, or SlurmUnavailable when it does not come in time."""
@@ -121,7 +121,7 @@ class _Told(NamedTuple):
 
 
 class PyslurmBackend(CliBackend):
-    """Reads through pyslurm, writes through scontrol."""
+    """Reads the queue through pyslurm."""
 
     name = "pyslurm"
 
@@ -133,32 +133,11 @@ class PyslurmBackend(CliBackend):
     def close(self) -> None:
         self._worker.stop()
 
-    def read(self) -> ClusterState:
-        began = time.monotonic()
-        now = time.time()
-        answer = self._retry(self._worker.ask, "read")
-        jobs = self._with_gpu_numbers(self._jobs(answer["jobs"]))
-        used: dict[str, dict[str, int]] = {}
-        shared: set[str] = set()
-        for job in answer["jobs"]:
-            for node, gres in job["layout"].items():
-                _add(used.setdefault(node, {}), gres)
-                if any(n and name.removeprefix("gres/").partition(":")[0] in tres.SHARES for name, n in gres.items()):
-                    shared.add(node)
-        each = (_node(n, used.get(n["name"], {}), n["name"] in shared) for n in answer["nodes"])
-        nodes = tuple(sorted(each, key=lambda n: n.name))
-        # here nobody knows which GPUs are in use in parts, and what a node has beside GPUs, CPUs and memory
-        if any(node.shards for node in nodes) or any(job.asks != NOTHING_MORE for job in jobs):
-            shown = {node.name: node for node in self._nodes(self._read)[0]}
-            nodes = tuple(_as_shown(n, shown[n.name]) if n.name in shown else n for n in nodes)
-        partitions = tuple(sorted((_partition(p) for p in answer["partitions"]), key=lambda p: p.name))
-        bounds, memory, by_tier = self._bounds(), self._memory_counts(), self._stops_by_tier()
-        if by_tier:  # releases of pyslurm differ in what they tell of that
-            partitions = self._nodes(self._read)[1]
-        return ClusterState(now, jobs, nodes, partitions, time.monotonic() - began, bounds, memory, by_tier)
-
     def each_job(self) -> Iterator[SlurmJob]:
-        return iter(self._jobs(self._retry(self._worker.ask, "jobs")["jobs"]))
+        return iter(self._jobs(self._retry(self._worker.jobs)))
+
+    def _details(self) -> dict[str, parsing.Details]:
+        return {}  # they are in what pyslurm reads
 
     def _jobs(self, records: list[dict[str, Any]]) -> tuple[SlurmJob, ...]:
         """``--gpus`` and ``--gpus-per-task`` do not show here without slurmdbd, neither alone nor beside ``--gres``:
@@ -189,19 +168,6 @@ def _identity(job: SlurmJob, by_gpu: Collection[int]) -> _Identity:
     """Tells a job from a later one of the same id, from itself before a requeue, and before its CPUs were counted by
     GPUs."""
     return job.job_id, job.submit, job.restarts, job.raw_id in by_gpu
-
-
-def _as_shown(node: SlurmNode, shown: SlurmNode) -> SlurmNode:
-    """With what the commands alone tell."""
-    gpus = {"used": shown.used, "whole": shown.whole} if node.shards else {}
-    return replace(node, has=shown.has, **gpus)  # type: ignore[arg-type]
-
-
-def _add(total: dict[str, int], gres: dict[str, int]) -> None:
-    for name, n in gres.items():
-        kind, _, gpu_type = name.removeprefix("gres/").partition(":")
-        if kind == "gpu" and n:
-            total[gpu_type or "gpu"] = total.get(gpu_type or "gpu", 0) + n
 
 
 def _expand(r: dict[str, Any]) -> list[SlurmJob]:
@@ -288,31 +254,3 @@ def _request(gres: dict[str, int]) -> tuple[GpuRequest, ...]:
         if kind == "gpu":
             types[gpu_type] = types.get(gpu_type, 0) + int(n)
     return (GpuRequest("node", tuple(sorted(types.items()))),) if types else ()
-
-
-def _node(r: dict[str, Any], used: dict[str, int], shared: bool) -> SlurmNode:
-    """``shared``: some of its GPUs are given away in parts, and here nobody knows how many."""
-    total: dict[str, int] = {}
-    _add(total, r["gres"])
-    state = r["state"].lower()
-    bad = parsing.node_is_bad(state)
-    return SlurmNode(
-        r["name"],
-        tuple(sorted(total.items())),
-        tuple(sorted((total if shared else used).items())),
-        state,
-        not bad,
-        r["reason"] or (state if bad else ""),
-        tuple(r["features"]),
-        tuple(sorted(r["partitions"])),
-        r["cpus"] or 0,
-        r["cpus_used"] or 0,
-        (r["memory"] or 0) << 20,
-        (r["memory_used"] or 0) << 20,
-        sum(int(n) for name, n in r["gres"].items() if name.removeprefix("gres/").partition(":")[0] == "shard"),
-    )
-
-
-def _partition(r: dict[str, Any]) -> Partition:
-    limit = None if r["max_time"] is None else r["max_time"] * 60.0
-    return Partition(r["name"], tuple(sorted(parsing.expand(r["nodes"] or ""))), limit, r["state"].upper() == "UP")

@@ -1,9 +1,9 @@
-"""A process of its own that reads Slurm through pyslurm and prints what it reads as JSON lines.
+"""A process of its own that reads the queue through pyslurm and prints what it reads as JSON lines.
 
 Apart, because pyslurm holds Python's global lock during calls (up to 10 s when slurmctld is away), because libslurm
 may end the whole process on a broken configuration, and because pyslurm is GPL-2.0 and this package is not: nothing
-else imports it. Started as ``python -m slurm_hadar.slurm.pyslurm_worker``; each line on stdin, ``jobs`` or ``read``,
-is answered by one line on stdout.
+else imports it. Started as ``python -m slurm_hadar.slurm.pyslurm_worker``; each line on stdin is answered by one line
+on stdout.
 """
 
 from __future__ import annotations
@@ -30,24 +30,20 @@ def main() -> int:
         return 1
     pyslurm.Nodes.load()  # proves that a controller answers this library
     print(json.dumps({"ready": READY, "pyslurm": pyslurm.__version__}), flush=True)
-    for line in sys.stdin:
+    for _ in sys.stdin:
         try:
-            answer = _answer(pyslurm, line.strip())
+            answer = _answer(pyslurm)
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # another release's API: say so
             answer = {"error": f"pyslurm {pyslurm.__version__} is not understood: {type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
     return 0
 
 
-def _answer(pyslurm: Any, request: str) -> dict[str, Any]:
+def _answer(pyslurm: Any) -> dict[str, Any]:
     try:
-        answer: dict[str, Any] = {"jobs": [_job(j) for j in pyslurm.Jobs.load().values()]}
-        if request == "read":
-            answer["nodes"] = [_node(n) for n in pyslurm.Nodes.load().values()]
-            answer["partitions"] = [_partition(p) for p in pyslurm.Partitions.load().values()]
+        return {"jobs": [_job(j) for j in pyslurm.Jobs.load().values()]}
     except pyslurm.RPCError as error:
         return {"error": str(error).splitlines()[0]}
-    return answer
 
 
 def _job(job: Any) -> dict[str, Any]:
@@ -64,7 +60,7 @@ def _job(job: Any) -> dict[str, Any]:
         "work_dir": _text(job, "working_directory"), "name": _text(job, "name"), "comment": _text(job, "comment"),
         "uid": job.user_id, "memory": _memory(job), "sharing": job.resource_sharing, "licenses": _joined(job.licenses),
         "reservation": job.reservation, "exc_nodes": _joined(job.excluded_nodes),
-        "deadline": getattr(job, "deadline", None), "sched_nodes": _joined(job.scheduled_nodes), "layout": _layout(job),
+        "deadline": getattr(job, "deadline", None), "sched_nodes": _joined(job.scheduled_nodes),
         "by_gpu": getattr(job, "cpus_per_task", 1) is None,  # and then how many for each GPU it may not be able to read
     }  # fmt: skip
 
@@ -93,36 +89,6 @@ def _dependency(value: Any) -> str:
     parts = [":".join([kind, *map(str, jobs)]) for kind, jobs in value.items() if isinstance(jobs, list) and jobs]
     parts += ["singleton"] if value.get("singleton") is True else []
     return ("?" if value.get("satisfy") == "any" else ",").join(parts)
-
-
-def _layout(job: Any) -> dict[str, dict[str, int]]:
-    """{node: {gres name: count}} that the job holds. Releases differ: a bare count, or a record with it as text."""
-    if not job.allocated_nodes:
-        return {}
-    held = {}
-    for node, resources in job.get_resource_layout_per_node().items():
-        gres = (resources.get("gres") or {}).items()
-        held[node] = {name: int(g["count"] if isinstance(g, dict) else g) for name, g in gres}
-    return held
-
-
-def _node(node: Any) -> dict[str, Any]:
-    return {
-        "name": node.name, "gres": dict(node.configured_gres or {}), "state": str(node.state), "reason": node.reason,
-        "features": list(node.active_features or ()), "partitions": list(node.partitions or ()),
-        "cpus": node.total_cpus, "cpus_used": node.allocated_cpus, "memory": node.real_memory,
-        "memory_used": node.allocated_memory,
-    }  # fmt: skip
-
-
-def _partition(partition: Any) -> dict[str, Any]:
-    limit = partition.max_time
-    return {
-        "name": partition.name,
-        "nodes": partition.nodes,
-        "state": str(partition.state),
-        "max_time": limit if isinstance(limit, int) else None,
-    }
 
 
 if __name__ == "__main__":

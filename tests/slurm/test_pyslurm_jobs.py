@@ -35,7 +35,7 @@ def test_what_a_job_asks_is_asked_of_the_commands(monkeypatch: pytest.MonkeyPatc
 
     record = dict(RECORD)
     monkeypatch.setattr(CliBackend, "each_job", each_job)
-    monkeypatch.setattr("slurm_hadar.slurm.pyslurm._Worker.ask", lambda _self, _request: {"jobs": [record]})
+    monkeypatch.setattr("slurm_hadar.slurm.pyslurm._Worker.jobs", lambda _self: [record])
     backend = PyslurmBackend(env={})
 
     for _ in range(2):
