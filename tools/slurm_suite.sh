@@ -41,8 +41,8 @@ mirror=${HADAR_DEBIAN:-http://deb.debian.org/debian}
 # Slurm with accounting, what the host's Python is linked to, and what tests and templates call.
 packages="slurmctld slurmd slurmdbd slurm-client slurm-wlm-basic-plugins slurm-wlm-mysql-plugin liblua5.1-0
     mariadb-server-core mariadb-client-core ca-certificates procps util-linux iproute2
-    libffi8 libsqlite3-0 libbz2-1.0 liblzma5 zlib1g libexpat1 libncursesw6 libssl3 libgomp1 libstdc++6"
-[ "$suite" = bookworm ] && packages="$packages libreadline8" || packages="$packages libreadline8t64"
+    libffi8 libsqlite3-0 libbz2-1.0 liblzma5 zlib1g libexpat1 libncursesw6 libgomp1 libstdc++6"
+[ "$suite" = bookworm ] && packages="$packages libreadline8 libssl3" || packages="$packages libreadline8t64 libssl3t64"
 
 # A suite is made beside its place and moved there whole, so that one cut short is never taken for one that is done.
 make_suite() {
@@ -57,21 +57,19 @@ make_suite() {
     # testing suites have no end date to their lists that a cached mirror would keep
     echo 'Acquire::Check-Valid-Until "false";' >"$new/etc/apt/apt.conf.d/90hadar"
     # libmariadb3 11.8.9 (trixie, forky) lets slurmdbd read no result of a query: "Number of columns in result (=1) set
-    # exceeds maximum (=0)", or "null result from query". Bookworm's is laid over it: its package would want an older
-    # OpenSSL beside, which has the same library inside.
-    older=true
+    # exceeds maximum (=0)", or "null result from query"
     if [ "$suite" != bookworm ]; then
-        older='cd /tmp && apt-get download -qq libmariadb3/bookworm && dpkg -x libmariadb3_*.deb / && rm libmariadb3_*.deb'
         keys=/usr/share/keyrings/debian-archive-keyring.gpg
         echo "deb [signed-by=$keys] $mirror bookworm main" >"$new/etc/apt/sources.list.d/bookworm.list"
-        printf 'Package: *\nPin: release n=bookworm\nPin-Priority: 50\n' >"$new/etc/apt/preferences.d/bookworm"
+        printf 'Package: %s\nPin: release n=bookworm\nPin-Priority: %s\n\n' libmariadb3 1001 '*' 50 \
+            >"$new/etc/apt/preferences.d/bookworm"
     fi
     cp /etc/resolv.conf /etc/hosts "$new/etc/"
     # shellcheck disable=SC2086
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 \
         unshare --mount --pid --fork --kill-child chroot "$new" sh -c '
             mount -t proc proc /proc && apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@" &&
-            '"$older"' && apt-get clean' sh $packages >>"$cache/$suite.log" 2>&1 ||
+            apt-get clean' sh $packages >>"$cache/$suite.log" 2>&1 ||
         { tail -3 "$cache/$suite.log" >&2; cannot "Slurm of Debian $suite cannot be installed"; }
     mv "$new" "$root"
     trap - EXIT INT TERM
