@@ -9,7 +9,7 @@ from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.emulation import Pace
 from slurm_hadar.runtime.workers.gang import Gang
 
-__all__ = ["TrainingSpec"]
+__all__ = ["TrainingSpec", "steps_of_all", "worker_batch_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +38,29 @@ class TrainingSpec:
     def samples_per_step(self) -> int | None:
         """Of all workers together."""
         return self.worker_batch * self.gang.world if self.worker_batch else None
+
+
+def steps_of_all(total_steps: float, gang: Gang) -> int:
+    """The training's steps, the same on all workers; collective. Raises ValueError if they are not, on all of them."""
+    told = {steps for (steps,) in gang.all_gather((total_steps,))}
+    if total_steps != int(total_steps):
+        raise ValueError(f"total_steps={total_steps} is no whole number")
+    if len(told) > 1:
+        raise ValueError(
+            f"total_steps is not the same on all workers ({', '.join(f'{n:g}' for n in sorted(told))}), which save and "
+            "end together: give the same to all, such as the least"
+        )
+    return int(total_steps)  # 1e5, say
+
+
+def worker_batch_of(global_batch: int | None, workers: int) -> int | None:
+    """Each worker's batch."""
+    if global_batch is None:
+        return None
+    share, rest = divmod(global_batch, workers)
+    if rest or share < 1:
+        raise ValueError(
+            f"global_batch={global_batch} cannot be shared equally by {workers} workers; say batch= (of one worker) in "
+            "the job's comment, and only gang sizes that can share it are chosen"
+        )
+    return share

@@ -49,7 +49,7 @@ from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun, fork_place
 from slurm_hadar.runtime.progress.endings import Ending, die
 from slurm_hadar.runtime.progress.link import Link
-from slurm_hadar.runtime.spec import TrainingSpec
+from slurm_hadar.runtime.spec import TrainingSpec, steps_of_all, worker_batch_of
 from slurm_hadar.runtime.workers.balance import BY_HAND, Balance, is_wanted
 from slurm_hadar.runtime.workers.gang import Gang
 
@@ -117,14 +117,12 @@ def train(
     saves before it ends the process, as far as Slurm's KillWait allows.
 
     Raises CheckpointError if a checkpoint is there that does not fit the model, or if a newer run has taken over;
-    ValueError if ``total_steps`` is no whole number, if the workers cannot share ``global_batch`` equally, if the
-    loader's batches cannot be made of it, or if gradients cannot be weighted.
+    ValueError if ``total_steps`` is no whole number or not the same on all workers, if these cannot share
+    ``global_batch`` equally, if the loader's batches cannot be made of it, or if gradients cannot be weighted.
     """
-    if total_steps != int(total_steps):
-        raise ValueError(f"total_steps={total_steps} is no whole number")
-    total_steps = int(total_steps)  # 1e5, say
     gang = Gang()
-    worker_batch = _worker_batch(global_batch, gang.world)
+    total_steps = steps_of_all(total_steps, gang)
+    worker_batch = worker_batch_of(global_batch, gang.world)
     pace = emulation.pace_here(gang.world, *workload_here(model_name, batch), worker_batch)
     if loader is not None and any(one is loader for one in (also or {}).values()):
         raise ValueError("also= holds the loader, whose place is kept as loader=: leave it out of also=")
@@ -200,6 +198,7 @@ class Run:
         weakref.finalize(self, self._ending.forget)
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
+        self._stopped = self._end_unsaved = False
         self._in_step = self._between = self._wanted = self._peeked = self._whole = False
         self._process = os.getpid()
         self._drawn: Mapping[str, str] = rng.drawn()
@@ -219,7 +218,7 @@ class Run:
 
     @property
     def _is_saved(self) -> bool:
-        return self._saver is not None and self._saver.saved_step == self.step
+        return self._saver is not None and self._saver.saved_step == self.step and not self._end_unsaved
 
     @property
     def share(self) -> int | None:
@@ -297,6 +296,8 @@ class Run:
                 self._feed.give_back(batch)
             else:
                 self._feed.pass_over()
+        if self._stopped:  # before this turn's step, it may be
+            self.total_steps = self.step
         self._whole = stepped or (untouched and self._turns.ripe())
         if self._saver is not None:
             self._save_left(wanted)
@@ -308,7 +309,7 @@ class Run:
         self._ending.later = 0 < self.step < self.total_steps and (self._whole or wanted or not asked)
         if self._whole and self.step >= self.total_steps and self._gang.world == 1:
             self._finish()
-        elif not (wanted or (self._whole and asked)):
+        elif not (wanted or self._end_unsaved or (self._whole and asked)):
             return
         elif self._gang.world == 1:
             self._try_save(wait=True, ends=True)
@@ -317,11 +318,11 @@ class Run:
                     f"told to end (SIGTERM) as the loop was left: step {self.step} is saved, and saved again with what "
                     "the script does until it enters the loop again, if there is time"
                 )
-        elif wanted and self._gang.leads:
+        elif self._gang.leads and (wanted or self._end_unsaved):
             self._wanted = False
             say(
-                "WARNING: nothing was saved: the loop was left in the turn in which run.save() was called, and several "
-                "workers save together, when a turn is over or, on all of them, behind the loop"
+                "WARNING: nothing was saved: the loop was left in the turn in which run.save() or run.stop() was "
+                "called, and several workers save together, when a turn is over or, on all of them, behind the loop"
             )
 
     def _end_if_asked(self) -> None:
@@ -390,6 +391,20 @@ class Run:
             if self._gang.broadcast(self._ending.asked):
                 self._end()
 
+    def stop(self) -> None:
+        """End the training here, as early stopping does: it is saved as one that is over, and no later run of the job
+        makes another step. Within the loop this step is the last one, and the loop ends by itself; outside it was the
+        last one made, and is saved at once. All workers call it in the same turn.
+
+        Raises CheckpointError if saving at once fails.
+        """
+        self.total_steps = self.step + self._in_step
+        self._stopped = self._end_unsaved = True
+        self._link.begin(self.step, self.total_steps, self._spec.samples_per_step)
+        if self._saver is not None and not (self._in_step or self._between):
+            self._save(wait=True)
+            self._finish()
+
     def _save(self, wait: bool) -> None:
         assert self._saver is not None
         self._wanted = False
@@ -397,9 +412,10 @@ class Run:
             self._forgotten.before_save(wait)
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
         plain["samples_per_step"] = self._samples_per_step
-        plain |= self._conditions.saved()
+        plain |= {"stopped": self._stopped, **self._conditions.saved()}
         try:
             self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
+            self._end_unsaved = False
         finally:
             self._trigger.saved()
 
@@ -451,6 +467,10 @@ class Run:
         self._drawn = saved.get("drawn", self._drawn)
         restore(self._parts, saved, found.path, advice, self.also, self._gang.leads)
         self.step = saved["step"]
+        if saved.get("stopped"):
+            self._stopped, self.total_steps = True, self.step
+            if self._gang.leads:
+                say(f"this training was stopped at step {self.step} by run.stop(): no further step is made")
         refill(self.state, saved["user"])
         others = len(ranks) != self._gang.world
         mine = ranks[self._gang.rank] if self._gang.rank < len(ranks) else None
@@ -476,16 +496,3 @@ class Run:
         """Of all workers together; None where only the loader knows."""
         own = self._feed.batch_size
         return self._spec.samples_per_step or (own * self._gang.world if own else None)
-
-
-def _worker_batch(global_batch: int | None, workers: int) -> int | None:
-    """Each worker's batch."""
-    if global_batch is None:
-        return None
-    share, rest = divmod(global_batch, workers)
-    if rest or share < 1:
-        raise ValueError(
-            f"global_batch={global_batch} cannot be shared equally by {workers} workers; say batch= (of one worker) in "
-            "the job's comment, and only gang sizes that can share it are chosen"
-        )
-    return share

@@ -34,6 +34,11 @@ def digest(model: nn.Module) -> str:
     return hashlib.sha256(b"".join(t.numpy().tobytes() for t in model.state_dict().values())).hexdigest()
 
 
+def draws() -> list[float]:
+    """What a script would draw next: the weights of another model, say."""
+    return [torch.rand(1).item(), random.random()]
+
+
 def options() -> dict[str, Any]:
     return {"save_every_steps": int(os.environ["EVERY"]), "keep": 1} if "EVERY" in os.environ else {}
 
@@ -187,7 +192,8 @@ def lightning_run() -> None:
             loader = [loader, *(DataLoader(data, 8, sampler=RandomSampler(range(n))) for n in (30, 8))]
         trainer.fit(model, loader, DataLoader(data, batch_size=50, **validating))
     if trainer.is_global_zero:
-        say(weights=digest(model.net), steps=trainer.global_step, epoch=trainer.current_epoch, rate=model.lr)
+        ended = {"steps": trainer.global_step, "epoch": trainer.current_epoch, "rate": model.lr}
+        say(weights=digest(model.net), drawn=draws(), **ended)
 
 
 class Augmented(torch.utils.data.Dataset[Any]):
@@ -282,4 +288,4 @@ def huggingface_run() -> None:
     )
     trainer.train()
     if trainer.is_world_process_zero():
-        say(weights=digest(model), steps=trainer.state.global_step)
+        say(weights=digest(model), drawn=draws(), steps=trainer.state.global_step)

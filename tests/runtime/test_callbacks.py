@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -143,6 +144,19 @@ def test_a_search_before_the_training_is_not_made_again(
     assert cut == expected[: len(cut)] and last[-1] == expected[-1] and last[-1]["rate"] != 0.01
     assert again and follows(again, expected) and follows(last, expected)
     assert "WARNING" not in said
+
+
+def test_callbacks_that_a_stop_changes_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once, before anything is trained; those that go on exactly are not."""
+    from lightning.pytorch import callbacks
+
+    from slurm_hadar.runtime.callbacks.lightning import _tell_of_callbacks
+
+    exact = [callbacks.EarlyStopping("val"), callbacks.BackboneFinetuning()]
+    _tell_of_callbacks(SimpleNamespace(callbacks=exact))
+    assert capsys.readouterr().err == ""
+    _tell_of_callbacks(SimpleNamespace(callbacks=[*exact, callbacks.StochasticWeightAveraging(0.1)]))
+    assert "WARNING: Lightning's StochasticWeightAveraging" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -90,8 +90,11 @@ class _Hooks(CourseCallback):
             trainer._run_epoch = make_no_step  # one that ended within an epoch would make a step more
         elif self._course.saves and not trainer.args.ignore_data_skip:
             self._placed = Placed(trainer, self._course.gang, self._place_in(folder))
+        theirs = str(next(folder.glob("checkpoint-*"))) if folder is not None else None
         try:
-            yield str(next(folder.glob("checkpoint-*"))) if folder is not None else None
+            yield theirs
+            if folder is not None and (folder / FINISHED).exists():  # what follows draws what it would have drawn
+                trainer._load_rng_state(theirs)
             self._course.gang.leave_together()
         finally:
             self._course.leave()

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import warm_up
 from slurm_hadar.runtime.callbacks import finders
@@ -31,6 +32,8 @@ __all__ = ["LightningCallback"]
 FOLDER = "lightning"
 FILE = "trainer.ckpt"
 KEY = "slurm_hadar"
+#: Lightning's own that set at an epoch's beginning what they save nowhere, or save other weights than they have.
+INEXACT = {"ModelPruning", "StochasticWeightAveraging"}
 HYPER_PARAMETERS = {"hyper_parameters", "hparams_type", "datamodule_hyper_parameters", "datamodule_hparams_type"}
 FLAVOURS = ("lightning.pytorch", "pytorch_lightning")
 NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
@@ -50,6 +53,7 @@ class _Hooks(CourseCallback):
     _finished = False
     _validated = True
     _after: dict[str, Any] | None = None
+    _at_end: dict[str, Any] | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Claim the job's checkpoints; have the newest one loaded, whatever ``ckpt_path`` says."""
@@ -59,7 +63,7 @@ class _Hooks(CourseCallback):
         trainer.callbacks.remove(self)
         trainer.callbacks.insert(0, self)  # a save comes before other callbacks see the next batch
         self._step, self._due, self._start, self._loaded, self._finished = 0, None, None, None, False
-        self._validated, self._after = True, None
+        self._validated, self._after, self._at_end, self._loader = True, None, None, None
         if finders.searches_only(trainer):  # no training: nothing to resume, nothing to save
             self._course = None
             return
@@ -70,6 +74,8 @@ class _Hooks(CourseCallback):
         folder = self._course.find()
         if folder is not None:
             self._have_loaded(trainer, folder)
+        if self._course.saves and self._course.gang.leads:
+            _tell_of_callbacks(trainer)
         source = trainer.fit_loop._data_source
         source.dataloader = lambda: self._position(source)
 
@@ -79,6 +85,7 @@ class _Hooks(CourseCallback):
         if states.exists():  # a gang may have more workers than the one that saved
             self._start = Position(**files.load(states))
             self._validated, self._after = self._start.validated, self._start.after
+            self._at_end = self._start.now or self._start.epoch
             if self._validated:
                 _keep_workers(trainer.fit_loop.epoch_loop.val_loop)
         finders.leave_out(trainer)
@@ -198,6 +205,8 @@ class _Hooks(CourseCallback):
             finders.take_back(trainer)
             if self._course is not None and self._loaded is not None:  # resumed at its end: no step was made
                 self._course.begin(self._step, self._step)
+                if (states := self._at_end) is not None:  # what follows draws what it would have drawn
+                    rng.restore(states, self._loader.generators() if self._loader is not None else ())
             if self._course is not None:
                 self._course.gang.leave_together()
                 self._course.leave()
@@ -226,6 +235,14 @@ class _Hooks(CourseCallback):
             strategy.checkpoint_io = given
         if (folder / FILE).is_file():  # a directory's is the strategy's own affair
             files.check_loadable(folder / FILE, content)
+
+
+def _tell_of_callbacks(trainer: Any) -> None:
+    for name in sorted(INEXACT & {type(one).__name__ for one in trainer.callbacks}):
+        say(
+            f"WARNING: Lightning's {name} does not go on as it was where a training is resumed in the midst of an "
+            "epoch: a job that is moved ends with other weights. pin=yes in the job's comment has it left alone"
+        )
 
 
 def _in_force(trainer: Any, module: Any) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class ForkedRun:
         self._boost = Boost(self._parts["optimizer"])
         self._link = Link(spec.gang, resumable=True)
         self._ending = Ending(self._gang.leads)
-        self._wanted = False
+        self._wanted = self._told = False
         self._turns = Turns(self._parts["optimizer"].values())
         self._period: _OwnPeriod | None = None  # the one that was begun
         self._loaded: Commit | None = None
@@ -184,6 +184,12 @@ class ForkedRun:
     def save(self) -> None:
         """Bring the next consolidation forward to the end of this step; rank 0's call counts."""
         self._wanted = True
+
+    def stop(self) -> None:
+        """Ends nothing, and says so: each copy would stop at another step."""
+        if not self._told and self._gang.leads:
+            self._told = True
+            say("WARNING: run.stop() ends no forked job, whose copies are at unlike steps: it trains to total_steps")
 
     def __iter__(self) -> Iterator[Any]:
         self._turns.start()

@@ -229,9 +229,13 @@ def test_nodes_that_slurm_keeps_for_another_job_are_not_tried(live: Any, poll: A
     either = live.submit("--gres=gpu:1", comment=PLAIN)
     controller = live.controller(*QUICK, policy=registry.get("fifo"))
 
-    rounds = [controller.run_round() for _ in range(3)]
+    rounds = []
 
-    assert live.holds(short, {"v100-2": 1}) and live.holds(either, {"k80-1": 1}), live.cluster.run(["squeue"]).stdout
+    def both_run() -> bool:
+        rounds.append(controller.run_round())
+        return live.holds(short, {"v100-2": 1}) and live.holds(either, {"k80-1": 1})
+
+    poll(both_run, 60.0, 0.3)
     tried = {w.job_id for r in rounds for w in r.outcome.log if w.purpose is Purpose.PLACE}
     assert tried == {short, either}
     assert f"Slurm keeps v100-1,v100-2 for job {pair}, planned for" in why(live, long_[0])

@@ -174,11 +174,11 @@ def test_an_elastic_training_sees_the_same_samples_in_each_step(
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
     """At once, in words that say what to do; and a loader whose batches are its own affair is not silently kept."""
-    from slurm_hadar.runtime.training import _worker_batch
+    from slurm_hadar.runtime.spec import worker_batch_of
 
-    assert (_worker_batch(256, 4), _worker_batch(None, 3)) == (64, None)
+    assert (worker_batch_of(256, 4), worker_batch_of(None, 3)) == (64, None)
     with pytest.raises(ValueError, match="cannot be shared equally by 3 workers; say batch="):
-        _worker_batch(256, 3)
+        worker_batch_of(256, 3)
     own = torch.utils.data.DataLoader(range(9), batch_sampler=[[0, 1], [2, 3]])
     with pytest.raises(ValueError, match="without a batch sampler of its own"):
         small(tmp_path, loader=own, global_batch=4)
