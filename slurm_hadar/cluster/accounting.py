@@ -14,6 +14,9 @@ from slurm_hadar.errors import ClusterError
 
 __all__ = ["start"]
 
+#: How slurmdbd complains of a client library that gives it no result of any query.
+_NO_RESULTS = ("null result from query", "set exceeds maximum", "set exceeds the maximum")
+
 
 def start(cluster: PrivateCluster, report: Callable[[str], None], deadline_s: float = 90.0) -> None:
     """Create the database, start both daemons and register the cluster with them.
@@ -86,7 +89,16 @@ def _registered(cluster: PrivateCluster) -> bool:
 def _wait(cluster: PrivateCluster, name: str, ready: Callable[[], bool], deadline_s: float) -> None:
     end = time.monotonic() + deadline_s
     while not ready():
-        cluster.check_children()
+        _check(cluster)
         if time.monotonic() >= end:
             raise ClusterError(f"{name} is not ready after {deadline_s:g} s; {cluster.last_error(name)}")
         time.sleep(0.1)
+
+
+def _check(cluster: PrivateCluster) -> None:
+    try:
+        cluster.check_children()
+    except ClusterError as error:
+        if any(words in str(error) for words in _NO_RESULTS):
+            raise ClusterError(f"{error}. libmariadb3 11.8.9 does that; docs/versions.md has the remedy") from None
+        raise

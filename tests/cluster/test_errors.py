@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, conf, down, find, install, place, processes, up
+from slurm_hadar.cluster.accounting import _wait
 from slurm_hadar.cluster.ports import PortReservation
 from slurm_hadar.errors import ClusterError
 
@@ -164,3 +165,19 @@ def test_commands_that_fail_name_themselves(slurm_cluster: PrivateCluster) -> No
         lambda: slurm_cluster.run(["scontrol", "show", "job", "999999"]), "scontrol show job 999999: .*Invalid job"
     )
     _refused(lambda: slurm_cluster.run(["no-such-program"]), "no-such-program: No such file")
+
+
+@pytest.mark.parametrize(
+    ("said", "hinted"), [("fatal: null result from query `select 1`", True), ("fatal: no such host", False)]
+)
+def test_a_library_that_gives_slurmdbd_no_results_is_named(
+    said: str, hinted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian 13's, where slurmdbd itself blames a query; other ends are told as they are."""
+
+    def ended(_self: PrivateCluster) -> None:
+        raise ClusterError(f"slurmdbd ended with exit code 1: {said}")
+
+    monkeypatch.setattr(PrivateCluster, "check_children", ended)
+    words = _refused(lambda: _wait(object.__new__(PrivateCluster), "slurmdbd", lambda: False, 9.0), said)
+    assert ("docs/versions.md has the remedy" in words) is hinted
