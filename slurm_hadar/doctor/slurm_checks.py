@@ -73,6 +73,17 @@ def _commands(case: SlurmCase) -> Answer:
     return ok("all commands are on PATH")
 
 
+def _complaints(case: SlurmCase) -> Answer:
+    lines = case.slurm.noise
+    if not lines:
+        return ok("scontrol complains of nothing when it works")
+    more = f", and {len(lines) - 1} more" if len(lines) > 1 else ""
+    return note(
+        f"scontrol complains although it works: {lines[0]!r}{more}",
+        "scontrol show config > /dev/null    # shows them; slurm.conf mostly has the cause",
+    )
+
+
 def _reads(case: SlurmCase) -> Answer:
     state, slow = case.slurm.state, case.config.slurm.slow_read_s
     if isinstance(state, Unknown):
@@ -351,6 +362,7 @@ CHECKS = (
     Check("version", "What a release answers and allows differs from one to the next.", _version, ""),
     Check("daemons", "Without slurmctld nothing is read or written; jobs go on by themselves.", _daemons, ""),
     Check("commands", "The controller speaks to Slurm through its commands.", _commands),
+    Check("complaints", "What is printed at each call hides what Slurm complains of in earnest.", _complaints, ""),
     Check("reads", "A round goes by one read of the queue and the nodes, and never by half an answer.", _reads),
     Check("rights", "A job can be changed by its owner, an operator, root and SlurmUser; others are refused.", _rights),
     Check("rate_limit", "A controller that is refused calls cannot verify what it wrote.", _rate_limit,

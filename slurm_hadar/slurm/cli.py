@@ -21,6 +21,7 @@ import tenacity
 from slurm_hadar.errors import SlurmError, SlurmRejected, SlurmUnavailable
 from slurm_hadar.model import Partition
 from slurm_hadar.slurm import accounting, parsing
+from slurm_hadar.slurm.answers import bare, complaints, results
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.limits import QUESTIONS, parse_bounds
 from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers
@@ -33,19 +34,13 @@ HIDDEN = "PrivateData in slurm.conf seems to hide nodes or partitions from this 
 log = logging.getLogger(__name__)
 _AWAY = re.compile(
     r"unable to contact slurm controller|connection refused|communication connection failure|timed out|"
-    r"socket timed out|zero bytes were transmitted|slurm_load_\w+ error",
+    r"socket timed out|zero bytes were transmitted|slurm_load_\w+ error(?!: (?:Invalid |Access/permission ))",
     re.IGNORECASE,
-)
-_JOB = r"(?P<job>\d+(?:[_+][\d,:%-]*\d)?)"
-_ABOUT_A_JOB = (
-    re.compile(rf"(?P<why>.*?)(?: for job |: job ){_JOB}"),
-    re.compile(rf"{_JOB}: (?P<why>.*)"),
-    re.compile(rf".* for job {_JOB}: (?P<why>.*)"),
 )
 _SCANCEL_CHUNK = 500
 _MOST_CHARACTERS = 4000  # a scontrol built without readline cuts a line at 4095
 _LONGEST_LINE = 4094
-_MOST_TASKS = 1_000_000
+_MOST_NOISE = 100  # lines
 _PART = 1 << 16  # characters
 
 
@@ -65,6 +60,7 @@ class CliBackend(Backend):
         self._timeout_s = timeout_s
         self._settings = ""
         self._bounds_fault = ""
+        self._noise: dict[str, set[str]] = {}
         self._env = _clean(dict(os.environ if env is None else env))
         self._retry = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(SlurmUnavailable),
@@ -155,13 +151,13 @@ class CliBackend(Backend):
     def topology(self) -> str:
         stdout, stderr, code = self._run(["scontrol", "show", "topology"])
         if code != 0 and "topology" not in stderr.lower():  # without switches it complains, some releases with a code
-            raise SlurmError(f"scontrol show topology failed: {_first_line(stderr)}", command="scontrol show topology")
+            raise SlurmError(f"scontrol show topology failed: {self._reason(stderr)}", command="scontrol show topology")
         return stdout if code == 0 else ""
 
     def daemons(self) -> tuple[Daemon, ...]:
         stdout, stderr, code = self._run(["scontrol", "ping"])  # some releases end with a code if one is down
         if code != 0 and not stdout.strip():
-            raise SlurmError(f"scontrol ping failed: {_first_line(stderr)}", command="scontrol ping")
+            raise SlurmError(f"scontrol ping failed: {self._reason(stderr)}", command="scontrol ping")
         return parsing.parse_ping(stdout)
 
     def each_job(self) -> Iterator[SlurmJob]:
@@ -201,14 +197,24 @@ class CliBackend(Backend):
                 lines += _lines(write)
             except SlurmRejected as error:  # one job's matter
                 impossible[id(write)] = str(error)
-        stderr, code = "", 0
-        if lines:
-            _, stderr, code = self._run(["scontrol"], "".join(line + "\n" for line in lines))
-        sent = _results([w for w in writes if id(w) not in impossible], stderr, code)
+        sent = [w for w in writes if id(w) not in impossible]
         return [
-            *sent,
+            *self._sent(sent, lines),
             *(WriteResult(j, w, impossible[id(w)]) for w in writes if id(w) in impossible for j in w.job_ids),
         ]
+
+    def _sent(self, writes: Sequence[Write], lines: Sequence[str]) -> list[WriteResult]:
+        """Where scontrol does not say which write failed, the jobs are looked at."""
+        if not lines:
+            return []
+        began = time.time()
+        _, stderr, code = self._run(["scontrol"], "".join(line + "\n" for line in lines))
+        told = complaints(writes, stderr, code, self.noise())
+        if not told.unnamed:
+            return results(writes, told)
+        known = {job for write in writes for job in write.job_ids}
+        took_s = time.time() - began
+        return results(writes, told, {j.job_id: j for j in self.each_job() if j.job_id in known}, began, took_s)
 
     def signal(self, steps: Sequence[str], signal: str) -> None:
         for first in range(0, len(steps), _SCANCEL_CHUNK):
@@ -234,13 +240,23 @@ class CliBackend(Backend):
         """
         return self._read(accounting.command("--allusers", f"--starttime={start}"))
 
+    def noise(self, *commands: str) -> frozenset[str]:
+        """What these commands (none named = all) have complained of when they worked: no reason why one does not."""
+        return frozenset().union(*(lines for name, lines in self._noise.items() if name in (commands or self._noise)))
+
+    def _reason(self, stderr: str) -> str:
+        """Why a command failed: the first line that none prints that works."""
+        lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+        known = self.noise()
+        return next((line for line in lines if bare(line) not in known), lines[0] if lines else NO_REASON)
+
     def _read(self, command: list[str]) -> str:
         return self._retry(self._read_once, command)
 
     def _read_once(self, command: list[str]) -> str:
         stdout, stderr, code = self._run(command)
         if code != 0:
-            raise _failed(command, stderr)
+            raise _failed(command, self._reason(stderr))
         return stdout
 
     def _read_long(self, command: list[str]) -> Iterator[str]:
@@ -248,7 +264,7 @@ class CliBackend(Backend):
         file = os.fdopen(os.memfd_create(command[0]), "w+b", buffering=0)
         _, stderr, code = self._run(command, into=file)
         if code != 0:
-            raise _failed(command, stderr)
+            raise _failed(command, self._reason(stderr))
         file.seek(0)
         text = io.TextIOWrapper(io.BufferedReader(file), encoding="utf-8", errors="replace", newline="")
         return iter(lambda: text.read(_PART), "")
@@ -276,9 +292,12 @@ class CliBackend(Backend):
             raise SlurmUnavailable(f"{text} did not answer within {self._timeout_s:g} s", command=text) from None
         # decoded here: text mode would turn a carriage return in a user's comment into a line end
         stdout, stderr = ((data or b"").decode("utf-8", "replace") for data in (done.stdout, done.stderr))
+        if done.returncode == 0 and stderr and stdin is None:
+            heard = self._noise.setdefault(command[0], set())
+            heard.update([bare(line) for line in stderr.splitlines() if line.strip()][: _MOST_NOISE - len(heard)])
         if done.returncode != 0 and _AWAY.search(stderr):
             who = "slurmdbd" if command[0].startswith("sacct") else "slurmctld"
-            raise SlurmUnavailable(f"{who} does not answer {text}: {_first_line(stderr)}", command=text)
+            raise SlurmUnavailable(f"{who} does not answer {text}: {self._reason(stderr)}", command=text)
         return stdout, stderr, done.returncode
 
 
@@ -338,54 +357,7 @@ def _words(write: Write) -> tuple[str, str]:
     return "update JobId=", f" {' '.join(pairs)}"
 
 
-def _results(writes: Sequence[Write], stderr: str, code: int) -> list[WriteResult]:
-    """Assign scontrol's complaints to jobs; one about no known job counts for every write of the batch."""
-    about: dict[str, str] = {}
-    general: list[str] = []
-    known = {job for write in writes for job in write.job_ids}
-    for line in stderr.splitlines():
-        text = line.removeprefix("scontrol:").strip().removeprefix("error:").strip()
-        if text.endswith(": No error"):
-            continue
-        for pattern in _ABOUT_A_JOB:
-            match = pattern.fullmatch(text)
-            if match and (jobs := [job for job in _named(match["job"]) if job in known]):
-                for job in jobs:
-                    about.setdefault(job, match["why"])
-                break
-        else:
-            general += [text] if text else []
-    if code != 0 and not about and not general:
-        general.append(f"scontrol ended with {code} and gave no reason")
-    unknown = "; ".join(general) or None
-    return [
-        WriteResult(job, write, about.get(job, unknown if not about else None))
-        for write in writes
-        for job in write.job_ids
-    ]
-
-
-def _named(text: str) -> list[str]:
-    """The jobs that a complaint names, and the array itself: ``16_1-3,7`` are four tasks."""
-    array, _, tasks = text.partition("_")
-    if not tasks or tasks.isdecimal():
-        return [text]
-    found = [array]
-    for part in tasks.partition("%")[0].split(","):
-        low, _, rest = part.partition("-")
-        high, _, step = rest.partition(":")
-        if low.isdecimal() and (high or low).isdecimal() and int(high or low) - int(low) < _MOST_TASKS:
-            every = int(step) if step.isdecimal() and int(step) else 1
-            found += [f"{array}_{task}" for task in range(int(low), int(high or low) + 1, every)]
-    return found
-
-
-def _failed(command: Sequence[str], stderr: str) -> SlurmError:
-    why = _first_line(stderr)
+def _failed(command: Sequence[str], why: str) -> SlurmError:
     if command[0] in ("sinfo", "squeue") and "permission denied" in why.lower():
         why += f"; {HIDDEN}"
     return SlurmError(f"{command[0]} failed: {why}", command=" ".join(command))
-
-
-def _first_line(text: str) -> str:
-    return next((line.strip() for line in text.splitlines() if line.strip()), NO_REASON)

@@ -50,6 +50,7 @@ class Survey:
     admin_level: ``None``, ``Operator`` or ``Administrator``, and the accounts that the user coordinates.
     accounting: whether sacct answers.
     missing: commands that are not on PATH.
+    noise: what scontrol complains of although it works.
     """
 
     user: str
@@ -64,6 +65,7 @@ class Survey:
     admin_level: tuple[str, tuple[str, ...]] | Unknown = NOT_ASKED
     accounting: bool | Unknown = NOT_ASKED
     missing: tuple[str, ...] = ()
+    noise: tuple[str, ...] = ()
 
     @property
     def may_all(self) -> bool:
@@ -119,6 +121,7 @@ def survey(backend: CliBackend) -> Survey | Unknown:
         admin_level=_level(backend, settings, name_of(uid)),
         accounting=_accounting(backend, settings),
         missing=missing,
+        noise=tuple(sorted(backend.noise("scontrol"))),
     )
 
 

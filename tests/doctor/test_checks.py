@@ -103,6 +103,8 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("daemons", "unknown", {}, {"daemons": Unknown(BROKEN)}, {}, (), BROKEN),
     ("commands", "problem", {}, {"missing": ("scancel",)}, {}, (), "scancel"),
     ("commands", "note", {}, {"missing": ("sacct",)}, {}, (), "works without"),
+    ("complaints", "note", {}, {"noise": ("Ignoring ControlMachine", "more")}, {}, (),
+     "works: 'Ignoring ControlMachine', and 1 more"),
     ("reads", "problem", {}, {"state": Unknown("squeue output is cut short")}, {}, (), "cut short"),
     ("reads", "problem", {}, {"state": Unknown(f"sinfo failed: denied; {HIDDEN}")}, {}, (), "PrivateData"),
     ("reads", "warning", {}, {"state": state(read_s=9)}, {}, (), "9000 ms"),

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
+
 import pytest
 
-from slurm_hadar.slurm import cli
+from slurm_hadar.model import JobState
+from slurm_hadar.slurm.answers import bare, complaints, results
 from slurm_hadar.slurm.limits import parse_bounds
 from slurm_hadar.slurm.state import Licence, Limit, PartitionTerms, Write, WriteResult
+from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 WHEN = (("StartTime", "now+60"),)
 
 
 def verdicts(stderr: str, *jobs: str, code: int = 1) -> dict[str, str | None]:
     """What became of each job."""
-    return {r.job_id: r.error for r in cli._results([Write("update", jobs, WHEN)], stderr, code)}  # noqa: SLF001 one step of the backend
+    writes = [Write("update", jobs, WHEN)]
+    return {r.job_id: r.error for r in results(writes, complaints(writes, stderr, code), {})}
 
 
 def test_complaints_about_ranges_are_the_jobs_in_them() -> None:
@@ -33,6 +39,48 @@ def test_odd_ranges_are_nobodys(text: str) -> None:
         None,
         "Job has already finished",
     }
+
+
+NOISE = "scontrol: error: Ignoring ControlMachine since SlurmctldHost is set.\n"
+
+
+def test_what_names_no_job_is_no_refusal_where_scontrol_succeeds() -> None:
+    """A line about slurm.conf stands there whatever is asked."""
+    assert verdicts(NOISE, "1", "2", code=0) == {"1": None, "2": None}
+    assert verdicts(NOISE + "Job has already finished for job 1\n", "1", "2") == {
+        "1": "Job has already finished", "2": None,
+    }  # fmt: skip
+
+
+def test_where_scontrol_does_not_say_which_write_failed_the_jobs_decide() -> None:
+    """What is as it was asked for was taken; a requeue that took effect, too."""
+    slurm, now = FakeSlurm({"v100-1": ("v100", 4)}), time.time()
+    for _ in range(5):
+        slurm.submit()
+    for job_id in ("1", "2"):
+        slurm.start(job_id, "v100-1")
+    shown = {j.job_id: j for j in slurm.read_jobs()}
+    shown["1"] = replace(shown["1"], state=JobState.COMPLETING)
+    shown["3"] = replace(shown["3"], eligible=now + 60, req_nodes=("n1", "n2"))
+    shown["4"] = replace(shown["4"], eligible=now, req_nodes=("n1",), priority=0)
+    shown["5"] = replace(shown["5"], state=JobState.RUNNING, eligible=now)
+    writes = [
+        Write("requeue", ("1", "2", "7")), Write("update", ("3", "4", "5"), WHEN), Write("release", ("3", "4")),
+        Write("update", ("3",), (("NodeList", "n[1-2]"), ("NumNodes", "1-1"), ("Comment", "hadar:"))),
+        Write("update", ("4",), (("NodeList", ""), ("StartTime", "now"))), Write("restart", ("5",)),
+        Write("update", ("3",), (("NumNodes", "2-2"),)), Write("update", ("3",), (("Comment", "hadar:pin=yes"),)),
+    ]  # fmt: skip
+
+    told = complaints(writes, NOISE + "Request aborted\n", 1, {bare(NOISE)})
+    found = [(r.write.verb, r.job_id, r.error) for r in results(writes, told, shown, now)]
+
+    assert {error for *_, error in found} == {None, "Request aborted"}
+    assert [(verb, job_id, error is None) for verb, job_id, error in found] == [
+        ("requeue", "1", True), ("requeue", "2", False), ("requeue", "7", False),
+        ("update", "3", True), ("update", "4", False), ("update", "5", False),
+        ("release", "3", True), ("release", "4", False), ("update", "3", True), ("update", "4", False),
+        ("restart", "5", True), ("update", "3", False), ("update", "3", False),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

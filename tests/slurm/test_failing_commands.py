@@ -55,7 +55,7 @@ def test_a_failed_batch_is_no_success(
     _fake(short_tmp, "scontrol", script)
     env = {**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"}
 
-    results = CliBackend(5.0, 0, env).write([Write("requeue", ("1", "2")), Write("release", ("3",))])
+    results = CliBackend(5.0, 0, env).write([Write("requeue", ("999991", "999992")), Write("release", ("999993",))])
 
     assert [r.error for r in results] == [complaint] * 3
 
@@ -64,3 +64,21 @@ def _fake(folder: Path, command: str, script: str) -> None:
     path = folder / command
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
+
+
+def test_a_line_that_is_always_there_is_no_failure(slurm_cluster: PrivateCluster, short_tmp: Path) -> None:
+    """Neither of what is written, nor the reason why something else fails."""
+    real, line = slurm_cluster.install.program("scontrol"), "scontrol: error: Ignoring ControlMachine"
+    _fake(short_tmp, "scontrol", f'echo "{line}" >&2; exec {real} "$@"')
+    env = {**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"}
+    submitted = slurm_cluster.run(["sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true"])
+    job, backend = submitted.stdout.strip(), CliBackend(5.0, 0, env)
+    backend.cluster_name()
+
+    results = backend.write([Write("update", (job, "999999"), (("StartTime", "now+60"),)), Write("release", (job,))])
+
+    assert [r.error for r in results] == [None, "Invalid job id specified", None]
+    assert backend.noise("scontrol") == {"Ignoring ControlMachine"}
+    with pytest.raises(SlurmError, match="failed: slurm_load_jobs"):
+        backend.ask("scontrol", "show", "job", "999999")
+    assert backend.write([Write("update", (job,), (("StartTime", "now+90"),))])[0].error is None
