@@ -23,7 +23,7 @@ from slurm_hadar.model import Partition
 from slurm_hadar.slurm import accounting, parsing
 from slurm_hadar.slurm.answers import bare, complaints, results
 from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.limits import QUESTIONS, parse_bounds
+from slurm_hadar.slurm.limits import QUESTIONS, open_maintained, parse_bounds
 from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers
 from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, SlurmNode, Write, WriteResult
 
@@ -109,6 +109,7 @@ class CliBackend(Backend):
         nodes, partitions = self._nodes(self._read)
         jobs = self._with_gpu_numbers(_with_details(self.each_job(), self._details()))
         bounds, memory = self._bounds(), self._memory_counts()
+        nodes = open_maintained(nodes, jobs, bounds.reservations, now)
         read_s = time.monotonic() - began
         return ClusterState(now, jobs, nodes, partitions, read_s, bounds, memory, self._stops_by_tier())
 
@@ -116,7 +117,7 @@ class CliBackend(Backend):
         mark = _mark()
         fields = (*parsing.NODE_FIELDS, *parsing.MORE_NODE_FIELDS)
         option = parsing.format_option(fields, mark)
-        return parsing.parse_nodes(read(["sinfo", "--local", "-h", "-N", "-O", option]), mark, fields)
+        return parsing.parse_nodes(read(["sinfo", "--local", "--all", "-h", "-N", "-O", option]), mark, fields)
 
     def _with_gpu_numbers(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
         """One call for all that hold a part of a GPU; none where nobody does."""
@@ -130,12 +131,15 @@ class CliBackend(Backend):
     def _details(self) -> dict[str, parsing.Details]:
         mark = _mark()
         option = parsing.DETAIL_FORMAT.format(mark)
-        return parsing.parse_details(self._read(["squeue", "--local", "-h", "-t", "PENDING", "-o", option]), mark)
+        return parsing.parse_details(
+            self._read(["squeue", "--local", "--all", "-h", "-t", "PENDING", "-o", option]), mark
+        )
 
     def _bounds(self) -> Bounds:
         """One call for all; what this user may not see, or this Slurm does not answer, is not in it."""
         try:
-            return parse_bounds(self._run(["scontrol", "-o"], QUESTIONS)[0], self._given("JobDefaults"))
+            text, minded = self._run(["scontrol", "-a", "-o"], QUESTIONS)[0], self._given("AccountingStorageEnforce")
+            return parse_bounds(text, self._given("JobDefaults"), "associations" in minded.lower())
         except SlurmError as error:  # jobs and nodes were read: what they are kept from is then learned by trying
             if str(error) != self._bounds_fault:
                 self._bounds_fault = str(error)
@@ -165,7 +169,7 @@ class CliBackend(Backend):
         known = parsing.newer_fields() if self._tells_exclusive else parsing.JOB_FIELDS
         fields = (*known, *parsing.MORE_JOB_FIELDS)
         option = parsing.format_option(fields, mark)
-        parts = self._retry(self._read_long, ["squeue", "--local", "-h", "-r", "-t", "all", "-O", option])
+        parts = self._retry(self._read_long, ["squeue", "--local", "--all", "-h", "-r", "-t", "all", "-O", option])
         return parsing.each_job(parts, mark, fields)
 
     @functools.cached_property

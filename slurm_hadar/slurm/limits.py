@@ -7,14 +7,25 @@ learned from the reasons that Slurm gives.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.slurm.parsing import expand
-from slurm_hadar.slurm.state import Bounds, Licence, Limit, PartitionTerms, Reservation
+from slurm_hadar.slurm.state import (
+    EVERYBODY,
+    Access,
+    Bounds,
+    Licence,
+    Limit,
+    PartitionTerms,
+    Reservation,
+    SlurmJob,
+    SlurmNode,
+)
 from slurm_hadar.slurm.tres import text_or_empty
 
-__all__ = ["QUESTIONS", "parse_bounds"]
+__all__ = ["QUESTIONS", "open_maintained", "parse_bounds"]
 
 #: What to ask ``scontrol -o``, a line each, for :func:`parse_bounds`.
 QUESTIONS = "show licenses\nshow reservations\nshow partitions\nshow assoc flags=assoc,qos\n"
@@ -30,9 +41,10 @@ _PER_GPU = re.compile(r"\bDefCpuPerGPU=(\d{1,9})", re.IGNORECASE)
 _MIB = 1 << 20  # in which these texts count memory
 
 
-def parse_bounds(text: str, job_defaults: str = "") -> Bounds:
+def parse_bounds(text: str, job_defaults: str = "", associations: bool = True) -> Bounds:
     """Read scontrol's answers to QUESTIONS, in any order. Lines that are not understood tell nothing. ``job_defaults``:
-    the cluster's ``JobDefaults``."""
+    the cluster's ``JobDefaults``; ``associations``: whether Slurm minds whose account and QOS a job has
+    (``AccountingStorageEnforce``)."""
     limits: list[Limit] = []
     licences: dict[str, Licence] = {}
     reservations: list[Reservation] = []
@@ -46,7 +58,7 @@ def parse_bounds(text: str, job_defaults: str = "") -> Bounds:
         elif line.startswith("ReservationName="):
             reservations += _reservation(words, line)
         elif line.startswith("PartitionName="):
-            partitions[words["PartitionName"]] = _terms(words, job_defaults)
+            partitions[words["PartitionName"]] = _terms(words, job_defaults, associations)
         elif line.startswith("ClusterName="):
             limits += _association(words)
             parent = _ID.fullmatch(words.get("ParentAccount", ""))
@@ -57,7 +69,18 @@ def parse_bounds(text: str, job_defaults: str = "") -> Bounds:
     return Bounds(tuple(limits), licences, tuple(reservations), parents, partitions)
 
 
-def _terms(words: Mapping[str, str], job_defaults: str) -> PartitionTerms:
+def open_maintained(
+    nodes: Iterable[SlurmNode], jobs: Iterable[SlurmJob], reservations: Iterable[Reservation], now: float
+) -> tuple[SlurmNode, ...]:
+    """The nodes; those in maintenance are available where jobs that run or wait name the reservation that says so.
+    To all others they are closed as reserved nodes are."""
+    named = {name for job in jobs if job.state.active for name in job.reservation.split(",") if name}
+    current = [r for r in reservations if r.whole and r.start <= now < r.end and r.name in named]
+    open_ = {name for reservation in current for name in reservation.nodes}
+    return tuple(replace(n, available=True, reason="") if n.maintenance and n.name in open_ else n for n in nodes)
+
+
+def _terms(words: Mapping[str, str], job_defaults: str, associations: bool) -> PartitionTerms:
     numbers = {name: int(text) for name, text in words.items() if _NUMBER.fullmatch(text)}
     default = _PER_GPU.search(words.get("JobDefaults", "")) or _PER_GPU.search(job_defaults)
     return PartitionTerms(
@@ -65,7 +88,26 @@ def _terms(words: Mapping[str, str], job_defaults: str) -> PartitionTerms:
         numbers.get("MaxNodes"),
         numbers.get("MaxCPUsPerNode"),
         int(default[1]) if default else 0,
+        _access(words, "Accounts") if associations else EVERYBODY,
+        _access(words, "Qos") if associations else EVERYBODY,
     )
+
+
+def _access(words: Mapping[str, str], what: str) -> Access:
+    """Slurm shows, and minds, who is denied only where nobody in particular is allowed."""
+    allowed, denied = words.get(f"Allow{what}", "ALL"), words.get(f"Deny{what}", "")
+    return Access(None if allowed == "ALL" else _names(allowed), _names(denied))
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name for name in text_or_empty(text).split(",") if name)
+
+
+def _listed(text: str) -> Access:
+    """The users or accounts of a reservation: ``a,b``, or ``-a,-b`` for all others."""
+    names = _names(text)
+    denied = frozenset(name[1:] for name in names if name.startswith("-"))
+    return Access(None if not names or denied else names, denied)
 
 
 def _licence(words: Mapping[str, str]) -> Licence:
@@ -82,8 +124,20 @@ def _reservation(words: Mapping[str, str], line: str) -> Iterator[Reservation]:
     except SlurmParseError:
         return
     if nodes and start.isdecimal() and end.isdecimal():
-        flex = "FLEX" in words.get("Flags", "").split(",")
-        yield Reservation(words["ReservationName"], nodes, float(start), float(end), " CoreIDs=" not in line, flex)
+        flags = words.get("Flags", "").split(",")
+        # of a group, or of one partition, that takes who names it only: the rest is Slurm's to judge
+        plain = all(not text_or_empty(words.get(name, "")) for name in ("Groups", "PartitionName"))
+        yield Reservation(
+            words["ReservationName"],
+            nodes,
+            float(start),
+            float(end),
+            " CoreIDs=" not in line,
+            "FLEX" in flags,
+            "MAGNETIC" in flags and plain,
+            _listed(words.get("Users", "")),
+            _listed(words.get("Accounts", "")),
+        )
 
 
 def _association(words: Mapping[str, str]) -> Iterator[Limit]:

@@ -66,6 +66,7 @@ _STATES = {
     "OUT_OF_MEMORY": JobState.FAILED, "REVOKED": JobState.FAILED, "RESV_DEL_HOLD": JobState.PENDING,
 }  # fmt: skip
 _BAD_NODE = re.compile(r"down|drain|fail|inval|unknown|no_respond|power|reboot|maint|planned_down|blocked|future|error")
+_MAINTENANCE = re.compile(r"\bmaint(?:enance)?\b")
 _SWITCHED_ON = re.compile(r"\b(?:powered_down|powering_up|power_up)\b")  # by Slurm, for the job that it starts there
 _JOB_ID = re.compile(r"[1-9][0-9]{0,17}(?:[_+][0-9]{1,9})?")
 _DIGITS = re.compile(r"[0-9]{1,15}")
@@ -293,7 +294,7 @@ def _partition(name: str, r: dict[str, str]) -> Partition:
     return Partition(
         name,
         max_time_s=parse_time_limit(r["Time"]),
-        up=r["Available"] == "up",
+        up=r["Available"] in ("up", "drain"),  # which takes no more jobs, and runs those that it has
         tier=int(tier) if _DIGITS.fullmatch(tier) else 1,
         preemptible=any(word in mode for word in _FREES_GPUS),
     )
@@ -306,11 +307,12 @@ def _with_partitions(node: SlurmNode, partitions: tuple[str, ...]) -> SlurmNode:
 def _node(r: dict[str, str]) -> SlurmNode:
     name, state = r["NodeList"], r["StateComplete"].lower()
     bad, reason = node_is_bad(state), text_or_empty(r["Reason"])
+    maintenance = bad and not node_is_bad(_MAINTENANCE.sub("", state))
     try:
         gpus = parse_gres(r["Gres"])
         used = with_shared(gpus, parse_gres(r["GresUsed"]), shared_gpus(r["GresUsed"]))
     except SlurmParseError as error:  # the other nodes are read all the same
-        gpus, used, bad, reason = (), (), True, str(error)
+        gpus, used, bad, maintenance, reason = (), (), True, False, str(error)
     shards = node_shards(r["Gres"])
     cpus = r["CPUsState"].split("/")
     if len(cpus) != 4 or not all(c.isdecimal() for c in cpus):
@@ -330,6 +332,7 @@ def _node(r: dict[str, str]) -> SlurmNode:
         memory_used_bytes=_mebibytes(r["AllocMem"]),
         whole=gpu_numbers(r["GresUsed"], "gpu") if shards else None,
         has=fittings(r["Gres"], r.get("Disk", ""), r.get("SocketCoreThread", "")),
+        maintenance=maintenance,
     )
 
 

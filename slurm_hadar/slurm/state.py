@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from slurm_hadar.model import JobState, Partition
 
 __all__ = [
+    "Access", "EVERYBODY",
     "Bounds", "ClusterState", "Daemon", "Fittings", "GpuRequest", "Licence", "Limit", "NOTHING_MORE", "PartitionTerms",
     "Reservation", "SlurmJob", "SlurmNode", "Write", "WriteResult",
 ]  # fmt: skip
@@ -151,7 +152,8 @@ class SlurmNode:
     """One node. ``used`` counts GPUs held per type, as a whole or in ``shards``, of which the node has so many;
     ``whole``: where it has shards, the numbers of the GPUs held as a whole, None where Slurm does not say which.
     ``available`` is False for drained, down and unresponsive nodes, and those that are being switched off, but not for
-    those that power saving has switched off. ``has``: what else there is."""
+    those that power saving has switched off. ``maintenance``: it is a reservation for maintenance that makes it so, and
+    nothing else. ``has``: what else there is."""
 
     name: str
     gpus: tuple[tuple[str, int], ...] = ()
@@ -168,6 +170,7 @@ class SlurmNode:
     shards: int = 0
     whole: frozenset[int] | None = None
     has: Fittings = NOTHING_MORE
+    maintenance: bool = False
 
     @property
     def gpus_held(self) -> int:
@@ -202,9 +205,26 @@ class Licence:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """Whom something takes: only the ``allowed`` names (None = everybody), without those that are ``denied``."""
+
+    allowed: frozenset[str] | None = None
+    denied: frozenset[str] = frozenset()
+
+    def admits(self, *names: str) -> bool:
+        """Whether it takes who has these names, such as an account and those above it."""
+        return self.denied.isdisjoint(names) and (self.allowed is None or not self.allowed.isdisjoint(names))
+
+
+#: No distinction of persons.
+EVERYBODY = Access()
+
+
+@dataclass(frozen=True, slots=True)
 class Reservation:
     """Nodes set apart from ``start`` to ``end`` (epoch seconds) for jobs that name the reservation. ``whole``: all of
-    the nodes, not some of their cores only. ``flex``: its jobs may begin before it does, and on other nodes."""
+    the nodes, not some of their cores only. ``flex``: its jobs may begin before it does, and on other nodes.
+    ``magnetic``: also for jobs that name none, if ``users`` and ``accounts`` admit them."""
 
     name: str
     nodes: frozenset[str]
@@ -212,17 +232,23 @@ class Reservation:
     end: float
     whole: bool = True
     flex: bool = False
+    magnetic: bool = False
+    users: Access = EVERYBODY
+    accounts: Access = EVERYBODY
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionTerms:
     """What a partition asks of its jobs: how many nodes each may have (None = any number), how many CPUs of a node its
-    jobs may have together (None = all), and how many a job gets for each GPU whose owner counts none."""
+    jobs may have together (None = all), and how many a job gets for each GPU whose owner counts none; and of which
+    ``accounts`` and ``qos`` they are."""
 
     min_nodes: int = 0
     max_nodes: int | None = None
     max_cpus_per_node: int | None = None
     cpus_per_gpu: int = 0
+    accounts: Access = EVERYBODY
+    qos: Access = EVERYBODY
 
 
 _NO_TERMS = PartitionTerms()
@@ -251,6 +277,19 @@ class Bounds:
         untried = job.state is JobState.PENDING and not job.restarts and job.num_cpus == job.num_tasks
         default = max(t.cpus_per_gpu for t in self._terms(job.partition)) if untried and job.gpus else 0
         return job.cpus_per_gpu or default
+
+    def admitting(self, job: SlurmJob) -> tuple[str, ...]:
+        """Those of the job's partitions whose terms admit it."""
+        names = job.partition.split(",")
+        terms = zip(names, self._terms(job.partition), strict=True)
+        return tuple(name for name, t in terms if t.accounts.admits(job.account) and t.qos.admits(job.qos))
+
+    def accounts_of(self, job: SlurmJob) -> tuple[str, ...]:
+        """The job's account and those above it."""
+        found = [job.account]
+        while (parent := self.parents.get(found[-1], "")) and parent not in found:
+            found.append(parent)
+        return tuple(found)
 
     def _terms(self, partition: str) -> list[PartitionTerms]:
         return [self.partitions.get(name, _NO_TERMS) for name in partition.split(",")]

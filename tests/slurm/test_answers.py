@@ -10,7 +10,7 @@ import pytest
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.answers import bare, complaints, results
 from slurm_hadar.slurm.limits import parse_bounds
-from slurm_hadar.slurm.state import Licence, Limit, PartitionTerms, Write, WriteResult
+from slurm_hadar.slurm.state import Access, Licence, Limit, PartitionTerms, Write, WriteResult
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 WHEN = (("StartTime", "now+60"),)
@@ -151,6 +151,23 @@ PARTITIONS = """\
 PartitionName=all MaxNodes=UNLIMITED MaxTime=UNLIMITED MinNodes=0 MaxCPUsPerNode=UNLIMITED Nodes=n1 JobDefaults=(null)
 PartitionName=few MaxNodes=2 MinNodes=1 MaxCPUsPerNode=8 JobDefaults=DefCpuPerGPU=3,DefMemPerGPU=4000 TRES=cpu=64
 """
+
+
+def test_whom_partitions_and_reservations_take() -> None:
+    """By account and QOS, if Slurm minds them; who is denied counts where nobody in particular is allowed."""
+    text = (
+        "PartitionName=b AllowGroups=ALL DenyAccounts=x,y AllowQos=foo State=UP\nPartitionName=a AllowAccounts=ALL\n"
+        "ReservationName=m StartTime=1 EndTime=9 Nodes=n1 Flags=FLEX,MAGNETIC Users=-eve Groups=(null) Accounts=lab\n"
+        "ReservationName=g StartTime=1 EndTime=9 Nodes=n1 Flags=MAGNETIC Users=(null) Groups=them Accounts=(null)\n"
+    )
+    b = PartitionTerms(accounts=Access(None, frozenset({"x", "y"})), qos=Access(frozenset({"foo"})))
+    found = parse_bounds(text)
+
+    assert found.partitions == {"a": PartitionTerms(), "b": b}
+    assert parse_bounds(text, associations=False).partitions["b"] == PartitionTerms()
+    assert [(r.magnetic, r.users, r.accounts) for r in found.reservations] == [
+        (True, Access(None, frozenset({"eve"})), Access(frozenset({"lab"}))), (False, Access(), Access()),
+    ]  # fmt: skip
 
 
 def test_terms_of_partitions() -> None:

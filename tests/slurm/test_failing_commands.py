@@ -82,3 +82,18 @@ def test_a_line_that_is_always_there_is_no_failure(slurm_cluster: PrivateCluster
     with pytest.raises(SlurmError, match="failed: slurm_load_jobs"):
         backend.ask("scontrol", "show", "job", "999999")
     assert backend.write([Write("update", (job,), (("StartTime", "now+90"),))])[0].error is None
+
+
+def test_hidden_partitions_are_read(slurm_cluster: PrivateCluster, short_tmp: Path) -> None:
+    """Who may not use one, or for whom it is hidden, may have jobs there all the same."""
+    for command in ("squeue", "sinfo", "scontrol"):
+        real = slurm_cluster.install.program(command)
+        _fake(short_tmp, command, f'echo {command} "$@" >> {short_tmp}/asked; exec {real} "$@"')
+    env = {**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"}
+
+    CliBackend(5.0, 0, env).read()
+
+    asked = (short_tmp / "asked").read_text().splitlines()
+    reads = [line for line in asked if " -h " in f"{line} " or line.startswith("scontrol -")]
+    assert {line.split()[0] for line in reads} == {"squeue", "sinfo", "scontrol"}
+    assert all(" --all " in line or " -a " in line or "nobody-calls" in line for line in reads)

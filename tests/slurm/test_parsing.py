@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm import parsing, tres
+from slurm_hadar.slurm.limits import open_maintained
 from slurm_hadar.slurm.parsing import DETAIL_FORMAT, JOB_FIELDS, NODE_FIELDS, SEP, Details
-from slurm_hadar.slurm.state import Fittings
+from slurm_hadar.slurm.state import Fittings, Reservation, SlurmJob
 
 MARK = "0123456789abcdef"
 
@@ -114,6 +116,32 @@ def test_the_fewest_nodes_that_a_waiting_job_asks_for(state: str, most: str, nod
 def test_held_job() -> None:
     """Priority 0 of a pending job means held."""
     assert jobs({"PriorityLong": "0", "Reason": "JobHeldUser"})[0].held
+
+
+def test_a_partition_that_drains_runs_what_it_has() -> None:
+    """Slurm refuses new jobs only; one that is inactive starts none either."""
+    found = {a: nodes({"Available": a})[1][0].up for a in ("up", "drain", "inactive", "down")}
+
+    assert found == {"up": True, "drain": True, "inactive": False, "down": False}
+
+
+@pytest.mark.parametrize(
+    ("state", "maintenance"),
+    [("mixed+maintenance+reserved", True), ("idle+maintenance", True), ("maint", True), ("idle", False),
+     ("down+maintenance", False), ("idle+drain+maintenance", False)],
+)  # fmt: skip
+def test_a_node_in_maintenance_is_open_to_jobs_of_its_reservation(state: str, maintenance: bool) -> None:
+    """As soon as there is one; what else is wrong with the node stays."""
+    found, _ = nodes({"StateComplete": state})
+    ours = replace(jobs({})[0], reservation="other,mnt", state=JobState.PENDING)
+    mnt = Reservation("mnt", frozenset({found[0].name}), 0.0, 100.0)
+
+    def available(*queue: SlurmJob, now: float = 50.0) -> bool:
+        return open_maintained(found, queue, (mnt,), now)[0].available
+
+    assert found[0].maintenance is maintenance
+    assert (available(ours), available()) == (maintenance or state == "idle", state == "idle")
+    assert available(replace(ours, reservation=""), ours, now=200.0) is (state == "idle")
 
 
 def test_no_value_marks_are_not_numbers() -> None:

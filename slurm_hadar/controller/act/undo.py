@@ -11,7 +11,7 @@ from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.controller.steering import writes
-from slurm_hadar.controller.steering.bounds import keeps_back, note_unfit
+from slurm_hadar.controller.steering.bounds import keeps_back, note_unfit, of_one_partition
 from slurm_hadar.controller.steering.rules import LAUNCH_FAILED, TRANSIENT_HOLDS
 from slurm_hadar.slurm.state import SlurmJob, Write
 
@@ -65,6 +65,8 @@ class Undo:
 
 def _about_nodes(job: SlurmJob) -> bool:
     """Whether Slurm keeps the job back for the nodes that it was given, not for what it is."""
+    if of_one_partition(job):
+        return True
     if job.reason.startswith("Reservation"):  # others', unless it is the job that names one
         return not job.reservation
     return job.reason.startswith(("ReqNodeNotAvail", "BadConstraints", "NodeDown", LAUNCH_FAILED))

@@ -23,6 +23,7 @@ from slurm_hadar.policies.toolkit.shared_gpus.company import shares_kept
 __all__ = ["Fate", "Future", "play", "remaining_s", "unknown_runtime_s"]
 
 HORIZON_S = 365 * 86400.0
+_NEVER_S = 360 * 86400.0  # Slurm says a year where it knows no end; what waits for that is not foreseen to start
 _YOUNG = "is younger than guard.min_run_s"
 # while nothing changes, rounds may be as far apart as this part of the time that was played: what is told is as exact
 _APART, _APART_IN_A_HURRY = 0.02, 0.1
@@ -194,7 +195,8 @@ class _Game:
             turns=change.turns,
         )
         fate = self.fates[job.job_id]
-        if fate.start is None and not self._snapshot.job[job.job_id].running:
+        seen = self.now < self._origin + _NEVER_S
+        if seen and fate.start is None and not self._snapshot.job[job.job_id].running:
             self.fates[job.job_id] = replace(fate, start=self.now, where=change.new)
 
     def _let_pass(self, apart: float) -> bool:

@@ -19,7 +19,7 @@ from slurm_hadar.model import Draw, Form, JobState, Needs, Quota
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import ClusterState, Limit, Reservation, SlurmJob, SlurmNode
 
-__all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room", "note_unfit", "unfit_reason"]
+__all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room", "note_unfit", "of_one_partition", "unfit_reason"]
 
 # What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing
 # keeps it from starting. All else does, and so may any word of a later release.
@@ -55,6 +55,11 @@ _LONGEST_UNFIT_S = 86400.0
 def keeps_back(reason: str) -> bool:
     """Whether this reason of a waiting job means that Slurm would not start it, whatever GPUs are free."""
     return reason not in _WAITS_FOR_ROOM and _first(reason) not in _WAITS_FOR_ROOM
+
+
+def of_one_partition(job: SlurmJob) -> bool:
+    """Whether the reason of a waiting job is about one of its partitions, and another may start it."""
+    return "," in job.partition and _first(job.reason) in _NEVER
 
 
 def _never_starts(job: SlurmJob, reason: str) -> str | None:
@@ -341,22 +346,37 @@ class QuotaBook:
         yield Draw(name, per, each)
 
     def closed(self, job: SlurmJob, now: float) -> tuple[frozenset[str] | None, frozenset[str]]:
-        """The only nodes that the job may have (None = all), and those that it may not: by its own wish, or
-        reserved."""
-        if not job.exc_nodes and not self.state.bounds.reservations:
-            return None, frozenset()
-        own, closed = self._own(job), {*job.exc_nodes, *self.reserved(job, now)}
+        """The only nodes that the job may have (None = all), and those that it may not: by its own wish, reserved, or
+        in none of its partitions that takes it."""
+        closed = {*job.exc_nodes, *self._foreign(job)}
+        if not self.state.bounds.reservations:
+            return None, frozenset(closed)
+        own = self._own(job)
         own = [r for r in own if r.start <= now] or own
-        if not own or any(r.flex for r in own):
+        closed.update(self.reserved(job, now))
+        runs = job.state is not JobState.PENDING  # in a magnetic one maybe by no wish of its own
+        if not own or any(r.flex or (runs and r.magnetic) for r in own):
             return None, frozenset(closed)
         return frozenset().union(*(r.nodes for r in own)), frozenset(closed)
+
+    def _foreign(self, job: SlurmJob) -> frozenset[str]:
+        """The nodes of its partitions that only such have as do not take it. Where none does, Slurm says so."""
+        names = job.partition.split(",")
+        admitting = self.state.bounds.admitting(job) if len(names) > 1 else names
+        if not admitting or len(admitting) == len(names):
+            return frozenset()
+        of = {p.name: frozenset(p.nodes) for p in self.state.partitions}
+        ours, all_ = (frozenset().union(*(of.get(name, ()) for name in some)) for some in (admitting, names))
+        return all_ - ours
 
     def reserved(self, job: SlurmJob, now: float) -> dict[str, Reservation]:
         """The nodes that others have reserved before the job would end by its time limit; of several the first."""
         until = now + job.time_limit_s if job.time_limit_s is not None else float("inf")
         own, found = self._own(job), dict[str, Reservation]()
         for reservation in sorted(self.state.bounds.reservations, key=lambda r: r.start, reverse=True):
-            if reservation not in own and reservation.whole and reservation.start < until and reservation.end > now:
+            if reservation in own or (reservation.start <= now and self._drawn_in(job, reservation)):
+                continue
+            if reservation.whole and reservation.start < until and reservation.end > now:
                 found |= dict.fromkeys(reservation.nodes, reservation)
         return found
 
@@ -381,6 +401,13 @@ class QuotaBook:
         """The reservations that the job names, of which it may use any."""
         names = job.reservation.split(",") if job.reservation else ()
         return [r for r in self.state.bounds.reservations if r.name in names]
+
+    def _drawn_in(self, job: SlurmJob, reservation: Reservation) -> bool:
+        """Whether a magnetic reservation takes the job, which names none; it may run elsewhere too."""
+        if not reservation.magnetic or job.reservation:
+            return False
+        accounts = self.state.bounds.accounts_of(job)
+        return reservation.users.admits(job.user) and reservation.accounts.admits(*accounts)
 
 
 def _memory_per_cpu(job: SlurmJob) -> float:

@@ -32,6 +32,7 @@ class NodeFacts:
     several_types: bool
     per_gpu: int = 0
     has: Fittings = NOTHING_MORE
+    maintenance: bool = False
 
 
 class NodeBook(dict[str, NodeFacts]):
@@ -125,6 +126,7 @@ def node_facts(
             len(types) > 1,
             node.shards // gpus if len(types) == 1 and node.shards % gpus == 0 and node.whole is not None else 0,
             node.has,
+            node.maintenance,
         )
     return facts
 

@@ -19,6 +19,7 @@ from slurm_hadar.slurm.state import SlurmJob
 __all__ = ["Promises"]
 
 _OUTDATED_S = 120.0  # a plan whose start has passed is made anew every bf_interval, 30 s if nothing is set
+_NEVER_S = 360 * 86400.0  # Slurm says a year where it knows none
 
 
 @dataclass
@@ -55,4 +56,6 @@ class Promises:
 
     def _is_planned(self, job: SlurmJob) -> bool:
         waits = job.state is JobState.PENDING and not job.held and not keeps_back(job.reason)
-        return waits and bool(job.sched_nodes) and job.start is not None and job.start > self.now - _OUTDATED_S
+        if not waits or not job.sched_nodes or job.start is None:
+            return False
+        return -_OUTDATED_S < job.start - self.now < _NEVER_S

@@ -234,7 +234,8 @@ def _by_nodes(job: SlurmJob, record: JobRecord | None, nodes: Mapping[str, NodeF
     for name in job.nodes:
         node = nodes.get(name)
         if node is None or not node.available:
-            return f"runs on {name}, which is drained, down or gone"
+            away = "in maintenance" if node is not None and node.maintenance else "drained, down or gone"
+            return f"runs on {name}, which is {away}"
         if node.several_types:
             return f"runs on {name}, which has several GPU types that Slurm cannot choose between"
     if job.state is JobState.RUNNING and not placement_of(job, nodes):

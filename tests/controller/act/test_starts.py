@@ -213,3 +213,15 @@ def test_a_node_that_is_not_available_for_now_is_tried_again_soon(bench: Any) ->
     result = b.new_controller(policy=Scripted(**{f"j{job}": {"v100-1": {"v100": 1}}})).run_round()
 
     assert 0 < result.seen.records[job].avoid["v100-1"] - began <= 2 * 2 + 5
+
+
+def test_what_one_partition_refuses_is_a_matter_of_its_nodes(bench: Any) -> None:
+    """Another of the job's partitions may start it at once."""
+    b = bench()
+    job = b.slurm.submit(1, MODEL, partition="all,b")
+    b.slurm.before_write = lambda: b.slurm.stuck.update({job: "AccountNotAllowed"})
+    first = b.new_controller(policy=Scripted(**{f"j{job}": {"v100-1": {"v100": 1}}})).run_round().seen
+
+    assert first.records[job].avoid["v100-1"] > time.time() + 5
+    one = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job[job]
+    assert one.pinned is None and one.blocked is None and one.form.nodes is not None and "v100-1" not in one.form.nodes

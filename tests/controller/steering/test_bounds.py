@@ -15,8 +15,9 @@ from slurm_hadar.controller.steering.bounds import (
     note_unfit,
     unfit_reason,
 )
-from slurm_hadar.model import Form, JobState, Placement
+from slurm_hadar.model import Form, JobState, Partition, Placement
 from slurm_hadar.slurm.state import (
+    Access,
     Bounds,
     ClusterState,
     Licence,
@@ -144,6 +145,34 @@ def test_a_job_of_a_flexible_reservation_waits_for_nothing() -> None:
     assert one.awaited(job(reservation="flex"), 1000.0) is None
     assert one.closed(job(reservation="flex"), 1000.0) == (None, frozenset())
     assert one.closed(job(), 1000.0) == (None, frozenset({"b"}))
+
+
+def test_a_magnetic_reservation_takes_who_names_none() -> None:
+    """While it lasts, whom its users and accounts admit, those below included; such a job may run elsewhere, too."""
+    lab, now = Access(frozenset({"lab"})), 1000.0
+    magnetic = Reservation("m", frozenset({"b"}), 0.0, 9000.0, magnetic=True, accounts=lab)
+    one = bounds(reservations=(magnetic,), parents={"vision": "lab", "lab": "root"})
+    others = replace(magnetic, users=Access(None, frozenset({"alice"})))
+
+    assert one.closed(job(account="vision"), now) == (None, frozenset())
+    assert one.closed(job(account="chem"), now) == (None, frozenset({"b"}))
+    assert bounds(reservations=(others,)).closed(job(account="lab", user="alice"), now) == (None, frozenset({"b"}))
+    assert bounds(reservations=(replace(magnetic, start=2000.0),)).closed(job(account="lab"), now)[1] == {"b"}
+    assert one.closed(job(reservation="m", state=JobState.RUNNING), now)[0] is None
+    assert one.closed(job(reservation="m"), now) == (frozenset({"b"}), frozenset())
+
+
+def test_nodes_of_partitions_that_do_not_take_the_job() -> None:
+    """What only such have is closed to it; where none takes it, Slurm says so."""
+    terms = {"b": PartitionTerms(accounts=Access(None, frozenset({"lab"})))}
+    terms |= {"c": PartitionTerms(qos=Access(frozenset("q")))}
+    partitions = (Partition("a", ("x", "y")), Partition("b", ("y", "z")), Partition("c", ("w",)))
+    state = ClusterState(0.0, partitions=partitions, bounds=Bounds(partitions=terms))
+    book = QuotaBook(state)
+    closed = {p: book.closed(job(partition=p, qos="n"), 0.0)[1] for p in ("a,b,c", "b", "b,c")}
+
+    assert closed == {"a,b,c": {"z", "w"}, "b": set(), "b,c": set()}
+    assert book.closed(job(partition="a,b,c", account="chem", qos="q"), 0.0)[1] == set()
 
 
 def test_no_job_is_given_more_than_its_owner_may_ask() -> None:
