@@ -19,6 +19,7 @@
     ├── ServingError            a model server refused a request, or cannot be asked
     └── SlurmError              Slurm could not be asked or did not obey
         ├── SlurmUnavailable    slurmctld is away, or a call ran into its time limit
+        ├── SlurmHidden         this user may not see the nodes, or the queue
         ├── SlurmParseError     Slurm's answer is cut short or not understood
         └── SlurmRejected       Slurm refused a write
 
@@ -155,6 +156,10 @@ class SlurmError(HadarError):
         super().__init__(message)
         self.command = command
         self.job_id = job_id
+
+
+class SlurmHidden(SlurmError):
+    """Slurm answers, and does not show this user what was asked for (``PrivateData``)."""
 
 
 class SlurmUnavailable(SlurmError):

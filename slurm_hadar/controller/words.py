@@ -39,6 +39,11 @@ def plain(text: str, kept: str = "") -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else "?" for c in text)
 
 
+def counted(number: float, thing: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{number:.0f} {thing}{'' if round(number) == 1 else 's'}"
+
+
 def clock(moment: float) -> str:
     """Local wall-clock time, with the date where it is not today's."""
     when = dt.datetime.fromtimestamp(moment).astimezone()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from slurm_hadar.config import Config
 from slurm_hadar.doctor import host_checks, queue_checks, slurm_checks
 from slurm_hadar.doctor.finding import Finding, Verdict, cannot_tell
@@ -24,12 +26,13 @@ CHECKS = (
 )
 
 
-def examine(config: Config, config_error: str = "") -> list[Finding]:
+def examine(config: Config, config_error: str = "", say: Callable[[str], object] = str) -> list[Finding]:
     """Look at this host and its Slurm, changing nothing. Every call to Slurm ends after ``slurm.timeout_s``.
 
-    ``config_error`` is why the configuration could not be read, where ``config`` is the default instead.
+    ``config_error`` is why the configuration could not be read, where ``config`` is the default instead. ``say``: as in
+    :func:`survey`.
     """
-    slurm = survey(CliBackend(config.slurm.timeout_s, retries=0))
+    slurm = survey(CliBackend(config.slurm.timeout_s, retries=0), say)
     return judge(slurm, inspect_host(config, config_error, slurm))
 
 

@@ -36,11 +36,12 @@ def _gpu_types(case: SlurmCase) -> Answer:
     nodes = [n for n in state.nodes if n.gpus]
     if not nodes:
         return problem("no node has a GPU", "NodeName=... Gres=gpu:v100:4    # and gres.conf")
-    untyped = [n.name for n in nodes if any(t == "gpu" for t, _ in n.gpus)]
+    untyped = {n.name: sum(c for _, c in n.gpus) for n in nodes if any(t == "gpu" for t, _ in n.gpus)}
     if untyped:
+        first = next(iter(untyped))
         return warning(
             f"GPUs without a type on {_some(untyped)}: they all count as alike",
-            f"NodeName={untyped[0]} Gres=gpu:v100:4    # the model; in gres.conf Type=v100",
+            f"NodeName={first} Gres=gpu:TYPE:{untyped[first]}    # the model, such as v100; in gres.conf Type=TYPE",
         )
     several = [n.name for n in nodes if len(n.gpus) > 1]
     if several:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
+from slurm_hadar.controller.words import counted
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
 from slurm_hadar.slurm.cli import HIDDEN
 from slurm_hadar.slurm.survey import COMMANDS, Survey, Unknown
@@ -91,12 +92,18 @@ def _reads(case: SlurmCase) -> Answer:
         if HIDDEN in state.why:
             fix = "scontrol show config | grep PrivateData    # without nodes and partitions there, or as an Operator"
         return problem(f"the queue cannot be read: {state.why}", fix)
-    said = f"{len(state.jobs)} jobs and {len(state.nodes)} nodes read in {1000 * state.read_s:.0f} ms"
+    what = f"{counted(len(state.jobs), 'job')} and {counted(len(state.nodes), 'node')}"
+    said = f"{what} read in {1000 * state.read_s:.0f} ms"
     if state.read_s > slow:
         return warning(f"{said}, longer than slurm.slow_read_s = {slow:g} s", "sdiag    # what keeps slurmctld busy?")
     private = case.slurm.options("PrivateData")
     hidden = not isinstance(private, Unknown) and "jobs" in private and not case.slurm.may_all
-    if hidden and set(case.config.controller.users) != {case.slurm.user}:
+    others = set(case.config.controller.users) != {case.slurm.user}
+    if hidden and others and isinstance(case.slurm.admin_level, Unknown):
+        return cannot_tell(
+            f"{said}; whether PrivateData hides others' jobs from {case.slurm.user}: {case.slurm.admin_level.why}"
+        )
+    if hidden and others:
         return warning(
             f"{said}, but PrivateData hides others' jobs from {case.slurm.user}",
             f"sacctmgr modify user {case.slurm.user} set AdminLevel=Operator",

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import tenacity
 
-from slurm_hadar.errors import SlurmError, SlurmRejected, SlurmUnavailable
+from slurm_hadar.errors import SlurmError, SlurmHidden, SlurmRejected, SlurmUnavailable
 from slurm_hadar.model import Partition
 from slurm_hadar.slurm import accounting, parsing
 from slurm_hadar.slurm.answers import bare, complaints, results
@@ -362,6 +362,6 @@ def _words(write: Write) -> tuple[str, str]:
 
 
 def _failed(command: Sequence[str], why: str) -> SlurmError:
-    if command[0] in ("sinfo", "squeue") and "permission denied" in why.lower():
-        why += f"; {HIDDEN}"
+    if command[0] in ("sinfo", "squeue", "scontrol") and "permission denied" in why.lower():
+        return SlurmHidden(f"{command[0]} failed: {why}; {HIDDEN}", command=" ".join(command))
     return SlurmError(f"{command[0]} failed: {why}", command=" ".join(command))

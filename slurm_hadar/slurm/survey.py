@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from slurm_hadar.errors import SlurmError
+from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.state import ClusterState, Daemon
 
@@ -26,9 +26,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A fact that could not be had, and why, in a few words."""
+    """A fact that could not be had, and why, in a few words. ``away``: there was no answer at all."""
 
     why: str
+    away: bool = False
 
 
 NOT_ASKED = Unknown("not asked")
@@ -99,8 +100,9 @@ class Survey:
         return self.uid == 0 or self.settings.get("SlurmUser", "").endswith(f"({self.uid})")
 
 
-def survey(backend: CliBackend) -> Survey | Unknown:
-    """Ask a Slurm everything, a handful of reads. Unknown, after the first question, where it does not answer."""
+def survey(backend: CliBackend, say: Callable[[str], object] = str) -> Survey | Unknown:
+    """Ask a Slurm everything, a handful of reads. Unknown, after the first question, where it does not answer.
+    ``say`` is told whom it asks next, where that may take long."""
     missing = tuple(name for name in (*COMMANDS, *_EXTRA) if shutil.which(name) is None)
     try:
         settings = _settings(backend.config_text())
@@ -108,6 +110,11 @@ def survey(backend: CliBackend) -> Survey | Unknown:
     except SlurmError as error:
         return Unknown(str(error))
     uid = os.geteuid()
+    say("slurmctld")
+    state = _tried(backend.read)
+    if settings.get("AccountingStorageType") == "accounting_storage/slurmdbd":
+        say("slurmdbd")
+    level = _level(backend, settings, name_of(uid))
     return Survey(
         user=name_of(uid),
         uid=uid,
@@ -115,11 +122,11 @@ def survey(backend: CliBackend) -> Survey | Unknown:
         identity=identity,
         settings=settings,
         daemons=_tried(backend.daemons),
-        state=_tried(backend.read),
+        state=state,
         clock_ahead_s=_tried(lambda: _clock(backend)),
         latest_start=_tried(lambda: _latest_start(backend.ask("scontrol", "-o", "show", "node"))),
-        admin_level=_level(backend, settings, name_of(uid)),
-        accounting=_accounting(backend, settings),
+        admin_level=level,
+        accounting=_accounting(backend, settings, level),
         missing=missing,
         noise=tuple(sorted(backend.noise("scontrol"))),
     )
@@ -181,7 +188,7 @@ def _level(backend: CliBackend, settings: Mapping[str, str], user: str) -> tuple
     try:
         text = backend.ask("sacctmgr", "-n", "-P", "show", "user", user, "withcoord", "format=User,AdminLevel,Coord")
     except SlurmError as error:
-        return Unknown(str(error))
+        return Unknown(str(error), isinstance(error, SlurmUnavailable))
     if not text.strip():
         return "None", ()
     words = text.splitlines()[0].split("|")
@@ -190,9 +197,14 @@ def _level(backend: CliBackend, settings: Mapping[str, str], user: str) -> tuple
     return words[1] or "None", tuple(name for name in words[2].split(",") if name)
 
 
-def _accounting(backend: CliBackend, settings: Mapping[str, str]) -> bool | Unknown:
+def _accounting(
+    backend: CliBackend, settings: Mapping[str, str], level: tuple[str, tuple[str, ...]] | Unknown
+) -> bool | Unknown:
+    """A slurmdbd that has just not answered, which may take long, is not asked again."""
     if settings.get("AccountingStorageType", "") in ("", "accounting_storage/none"):
         return False
+    if isinstance(level, Unknown) and level.away:
+        return level
     try:
         backend.accounting("now")
     except SlurmError as error:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from slurm_hadar.controller.answers.trends import Trend
 from slurm_hadar.controller.answers.view import Picture, TypeUse
-from slurm_hadar.controller.words import clock, plain, span
+from slurm_hadar.controller.words import clock, counted, plain, span
 from slurm_hadar.tui.rows import UserRow
 from slurm_hadar.tui.signs import Signs
 
@@ -29,7 +29,9 @@ def beat(picture: Picture, sort: str, words: str) -> Text:
         text.append(f"  {last.mode} {last.policy}, round {span(last.age_s)} ago", "green")
     else:
         text.append(f"  controller silent for {span(last.age_s)}", "bold red")
-    text.append(f"  {picture.total} jobs, {picture.waiting} wait  by {sort}")
+    text.append(
+        f"  {counted(picture.total, 'job')}, {picture.waiting} wait{'s' if picture.waiting == 1 else ''}  by {sort}"
+    )
     if len(picture.lines) < picture.total:
         text.append(f" (of the first {len(picture.lines)})")
     if words:

@@ -25,7 +25,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import gpu_time, headline, share
 from slurm_hadar.controller.answers.view import TIERS
 from slurm_hadar.controller.journal import ENDED_SEARCHED, MOST_GROUPS, Reader, ReadOnlyJournal
-from slurm_hadar.controller.words import about, clock, place, plain, sharing, span
+from slurm_hadar.controller.words import about, clock, counted, place, plain, sharing, span
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.html import STYLE, hours
@@ -220,8 +220,8 @@ def _templates() -> jinja2.Environment:
         MOST_GROUPS=MOST_GROUPS,
         used_of=_used_of,
         waiting_of=lambda point: point["jobs"] - point["running"],
-        gpus_said=lambda n: f"{n:.0f} GPUs in use",
-        jobs_said=lambda n: f"{n:.0f} jobs wait",
+        gpus_said=lambda n: f"{counted(n, 'GPU')} in use",
+        jobs_said=lambda n: f"{counted(n, 'job')} {'waits' if round(n) == 1 else 'wait'}",
     )
     return found
 

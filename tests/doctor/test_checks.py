@@ -109,6 +109,8 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("reads", "problem", {}, {"state": Unknown(f"sinfo failed: denied; {HIDDEN}")}, {}, (), "PrivateData"),
     ("reads", "warning", {}, {"state": state(read_s=9)}, {}, (), "9000 ms"),
     ("reads", "warning", {"PrivateData": "jobs,usage"}, {"admin_level": ("None", ())}, {}, (), "hides others' jobs"),
+    ("reads", "unknown", {"PrivateData": "jobs"}, {"admin_level": Unknown("slurmdbd hangs", away=True)}, {}, (),
+     "whether PrivateData hides others' jobs"),
     ("rights", "problem", {}, {"admin_level": ("None", ())}, {}, ACT, "their own jobs only"),
     ("rights", "warning", {}, {"admin_level": ("None", ())}, {}, (), "their own jobs only"),
     ("rights", "warning", {}, {"admin_level": ("None", ("lab",))}, {}, ACT, "of the accounts lab"),
@@ -359,3 +361,10 @@ def test_a_plain_user_gets_what_a_plain_user_can_do(
 # the first words of what anybody may type, or write into a configuration of their own
 _OWN = {"hadar", "hadar-srun", "sbatch", "scontrol", "squeue;", "sdiag", "put", "[gpus.memory_gb]", "pip", "export",
         sys.executable}  # fmt: skip
+
+
+def test_the_line_for_gpus_without_a_type_has_the_number_of_the_node() -> None:
+    """It is to be copied."""
+    found = findings(slurm(state=state(nodes=(SlurmNode("x", (("gpu", 2),)),))), host())["gpu_types"]
+
+    assert found.fix.startswith("NodeName=x Gres=gpu:TYPE:2 ")

@@ -138,3 +138,43 @@ def test_no_slurm_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     found = survey(CliBackend(env=dict(os.environ), retries=0))
 
     assert isinstance(found, Unknown) and "not on PATH" in found.why
+
+
+def test_a_slurmdbd_that_is_away_is_waited_for_once(site: Any, tmp_path: Path) -> None:
+    """And who waits is told for whom."""
+    asked: list[str] = []
+    backend = site(
+        "accounting_storage/slurmdbd",
+        sacctmgr="echo 'sacctmgr: error: Connection refused' >&2; exit 1",
+        sacct=f"touch {tmp_path}/asked",
+    )
+
+    found = survey(backend, asked.append)
+
+    assert isinstance(found, Survey) and found.admin_level == found.accounting != True  # noqa: E712
+    assert isinstance(found.accounting, Unknown) and found.accounting.away
+    assert asked == ["slurmctld", "slurmdbd"] and not (tmp_path / "asked").exists()
+
+
+def test_a_slurmctld_that_denies_has_answered(site: Any) -> None:
+    """As where PrivateData hides the nodes; what it complains of at each call is no reason."""
+    line = "scontrol: error: Ignoring ControlMachine"
+    backend = site()
+    config = backend.ask("scontrol", "show", "config")
+    backend = CliBackend(20, retries=0)
+    folder = Path(os.environ["PATH"].partition(":")[0])
+    (folder.parent / "config").write_text(config)
+    (folder / "scontrol").write_text(
+        f"""#!/bin/sh
+echo "{line}" >&2
+case "$*" in *node) echo "slurm_load_node error: Access/permission denied" >&2; exit 1;; esac
+cat {folder.parent}/config
+"""
+    )
+
+    found = survey(backend)
+
+    assert isinstance(found, Survey) and found.noise == ("Ignoring ControlMachine",)
+    assert isinstance(found.latest_start, Unknown) and found.latest_start.why.startswith(
+        "scontrol failed: slurm_load_node error: Access/permission denied"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -41,7 +42,12 @@ def doctor(path: Path | None, settings: tuple[str, ...], verbose: bool, as_json:
         config, fault = load(path, settings), ""
     except ConfigError as error:
         config, fault = Config(), str(error)
-    findings = examine(config, fault)
+
+    def say(whom: str) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"asking {whom}, {config.slurm.timeout_s:g} s at most ...", err=True)
+
+    findings = examine(config, fault, say)
     if as_json:
         print_json(_as_dict(findings))
     else:

@@ -10,6 +10,7 @@ from slurm_hadar.controller.act.release import release_all
 from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.state_dir import JOURNAL, state_dir
+from slurm_hadar.controller.words import counted
 from slurm_hadar.service.accounts import acting_user, release_entries
 from slurm_hadar.service.audit import AuditLog
 from slurm_hadar.slurm.select import choose
@@ -43,7 +44,7 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         print_json({"released": released, "failed": failed})
     else:
-        click.echo(f"{len(released)} jobs released" + (f", {len(failed)} refused:" if failed else ""))
+        click.echo(f"{counted(len(released), 'job')} released" + (f", {len(failed)} refused:" if failed else ""))
         for job_id, error in failed.items():
             click.echo(f"  {job_id}: {error}", err=True)
     return 1 if failed else 0

@@ -16,7 +16,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.peek import as_given, peek
-from slurm_hadar.controller.answers.view import journal_or_empty, live_view, silence
+from slurm_hadar.controller.answers.view import journal_or_empty, shown_lines, silence
 from slurm_hadar.controller.journal import JobRecord, Reader, Run, Stage
 from slurm_hadar.errors import HadarError, SlurmError, SlurmUnavailable
 from slurm_hadar.model import Basis, Job, Speed
@@ -95,7 +95,7 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
     journal, journal_fault = journal_or_empty(config)
     faults = [f"decisions and progress are not known: {journal_fault}"] if journal_fault else []
     try:
-        lines, slurm_fault = _lines(backend, config, journal)
+        lines, hidden, slurm_fault = _lines(backend, config, journal)
         mine = [line for line in lines if line.job_id == job_id]
         tasks = sorted(_of(job_id, lines), key=lambda line: by_number(line.job_id))
         record, runs = journal.job(job_id), tuple(journal.runs_of(job_id))
@@ -104,7 +104,7 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
         silent = silence(journal, config, time.time()) if mine or tasks else ""
     finally:
         journal.close()
-    faults += [fault for fault in (silent, slurm_fault) if fault]
+    faults += [fault for fault in (silent, hidden, slurm_fault) if fault]
     seen = None if slurm_fault else shown(backend.ask, job_id)
     if seen is not None and not tasks and seen.job_id != job_id:
         if not job_id.isdecimal():  # Slurm takes the number of a task, which has no tasks, for that of its array
@@ -125,7 +125,7 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
             slurm_fault or f"job {job_id} is known neither to Slurm (squeue, sacct) nor to the controller's journal"
         )
     line = mine[0] if mine else None
-    foreseen = line is not None and not slurm_fault
+    foreseen = line is not None and not slurm_fault and not hidden
     expected, speeds, fault = _expected(backend, config, job_id) if foreseen else (None, {}, "")
     faults += [fault] if fault else []
     return Status(
@@ -144,11 +144,12 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
     )
 
 
-def _lines(backend: CliBackend, config: Config, journal: Reader) -> tuple[list[Line], str]:
+def _lines(backend: CliBackend, config: Config, journal: Reader) -> tuple[list[Line], str, str]:
+    """The queue, why there is little of it, and why there is none."""
     try:
-        return live_view(backend, config, journal)[0], ""
+        return *shown_lines(backend, config, journal), ""
     except SlurmError as error:
-        return [], str(error)
+        return [], "", str(error)
 
 
 def _of(array_id: str, lines: Sequence[Line]) -> list[Line]:

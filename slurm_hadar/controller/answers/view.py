@@ -21,16 +21,16 @@ from slurm_hadar.controller.observe.speeds.shared_gpus import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering.rules import no_type, node_facts, pinned_reason, placement_of, unreadable
 from slurm_hadar.controller.words import clock, in_words
-from slurm_hadar.errors import SlurmError, StoreError
-from slurm_hadar.model import Tier
+from slurm_hadar.errors import SlurmError, SlurmHidden, StoreError
+from slurm_hadar.model import EMPTY, Tier
 from slurm_hadar.names import by_number
 from slurm_hadar.slurm.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
     "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "job_view", "journal_or_empty",
-    "live_view", "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "silence",
-    "size_source", "type_use",
+    "live_view", "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "shown_lines",
+    "silence", "size_source", "type_use",
 ]  # fmt: skip
 
 #: What the tier of a wait means, as the end of a sentence about the job.
@@ -213,9 +213,30 @@ def queue_view(backend: Backend, config: Config) -> tuple[list[Line], str]:
     journal, fault = journal_or_empty(config)
     try:
         note = f"only what Slurm says: {fault}" if fault else silence(journal, config, time.time())
-        return live_view(backend, config, journal)[0], note
+        lines, hidden = shown_lines(backend, config, journal)
+        return lines, "; ".join(text for text in (hidden, note) if text)
     finally:
         journal.close()
+
+
+def shown_lines(backend: Backend, config: Config, journal: Reader) -> tuple[list[Line], str]:
+    """The queue, and why it is no more than what squeue says of it, where this user may not see the nodes. Raises
+    SlurmError."""
+    try:
+        return live_view(backend, config, journal)[0], ""
+    except SlurmHidden as error:
+        note = f"only what squeue says of each job: {error}"
+    records, waits = journal.load_jobs(), journal.waits()
+    lines = []
+    for job in backend.read_jobs():
+        if job.state.active:
+            wait = waits.get(job.job_id) or {"why": f"Slurm says {job.reason}" if job.reason else ""}
+            lines.append(line_of(job, records.get(job.job_id), EMPTY, unreadable(job), wait))
+    return _sorted(lines), note
+
+
+def _sorted(lines: Iterable[Line]) -> list[Line]:
+    return sorted(lines, key=lambda line: (line.state != "running", line.arrival, by_number(line.job_id)))
 
 
 def journal_or_empty(config: Config) -> tuple[Reader, str]:
@@ -261,7 +282,7 @@ def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
         progress = None if fork is None else (float(fork[1]), fork[2])
         held = placement_of(job, facts)
         lines.append(line_of(job, record, held, pinned, wait, progress, shared.get(job.job_id)))
-    return sorted(lines, key=lambda line: (line.state != "running", line.arrival, by_number(line.job_id)))
+    return _sorted(lines)
 
 
 def recorded_lines(rows: Iterable[Mapping[str, Any]]) -> list[Line]:

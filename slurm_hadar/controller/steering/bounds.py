@@ -136,7 +136,9 @@ class Lessons:
             if lesson is None:
                 continue
             if lesson.until > now:
-                return f"Slurm keeps it from starting ({lesson.reason}); tried again in {lesson.until - now:.0f} s"
+                return (
+                    f"Slurm keeps it from starting ({lesson.reason}); tried again in {math.ceil(lesson.until - now)} s"
+                )
             if scope == ("job", job.job_id):
                 continue
             if not lesson.probe and job.job_id not in lesson.passed:

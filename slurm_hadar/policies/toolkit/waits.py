@@ -131,7 +131,11 @@ class Obstacles:
     def _held_by(self, job_ids: Sequence[str]) -> str:
         """Who holds the GPUs and keeps them, and why those do who are named."""
         jobs = self._arena.snapshot.job
-        shown = [f"{job_id} ({jobs[job_id].unmovable or f'is {jobs[job_id].state}'})" for job_id in job_ids[:_REASONS]]
+        told, shown = set[str](), []
+        for job_id in job_ids[:_REASONS]:
+            why = jobs[job_id].unmovable or f"is {jobs[job_id].state}"
+            shown.append(f"{job_id} ({'likewise' if why in told else why})")
+            told.add(why)
         return f"the GPUs it needs are held by jobs that keep them now: {listing([*shown, *job_ids[_REASONS:]])}"
 
     @functools.cached_property
