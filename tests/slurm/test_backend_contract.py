@@ -565,3 +565,28 @@ def test_what_jobs_ask_and_partitions_allow(make: Callable[..., Backend], odd: P
     odd.run(["scancel", asking, counting, plain])
     usual = ("MaxNodes=UNLIMITED", "MinNodes=0", "MaxCPUsPerNode=UNLIMITED", "JobDefaults=DefCpuPerGPU=0")
     odd.run(["scontrol", "update", f"PartitionName={name}", *usual], check=False)
+
+
+def test_reservations_of_nodes(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
+    """Maintenance is open to those who name it; a magnetic one is told as such."""
+    made = {"mnt": ("v100-1", "maint"), "mag": ("k80-1", "magnetic")}
+    for name, (node, flag) in made.items():
+        options = (f"ReservationName={name}", "StartTime=now", "Duration=60", f"Nodes={node}", f"Flags={flag}")
+        slurm_cluster.run(["scontrol", "create", "reservation", *options, "Users=root"], check=True)
+    try:
+        node = poll(lambda: next((n for n in backend.read().nodes if n.maintenance), None))
+        assert (node.name, node.available) == ("v100-1", False)
+        jobs = submit(slurm_cluster, "--reservation=mnt", "--gres=gpu:1"), submit(slurm_cluster, "-H", "--gres=gpu:1")
+        for job, place in zip(jobs, ("v100-1", "k80-1"), strict=True):
+            backend.write([Write("update", (job,), shape(1, place)), Write("release", (job,))])
+            poll(in_state(backend, job, JobState.RUNNING))
+        found = {n.name: n for n in backend.read().nodes}["v100-1"]
+        assert found.available and found.maintenance and found.state != "idle"
+        magnetic = {r.name: r.magnetic for r in backend.read().bounds.reservations}
+        assert magnetic == {"mnt": False, "mag": True}
+        assert read(backend)[jobs[1]].reservation == "mag"
+    finally:
+        backend.cancel(list(read(backend)))
+        for name in made:
+            poll(lambda name=name: not slurm_cluster.run(
+                ["scontrol", "delete", f"ReservationName={name}"], check=False).returncode)  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.cluster import PrivateCluster
-from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
+from slurm_hadar.errors import SlurmError, SlurmHidden, SlurmParseError, SlurmUnavailable
 from slurm_hadar.slurm.cli import CliBackend
 from slurm_hadar.slurm.state import Write
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slurm
 FAKES: dict[str, tuple[str, type[SlurmError], str]] = {
     "garbage": ("head -c 4096 /dev/urandom | tr -d '\\0'", SlurmParseError, "cut short"),
     "an error": ("echo 'squeue: error: who are you' >&2; exit 1", SlurmError, "failed: squeue: error: who are you"),
-    "hidden": ("echo 'slurm_load_node: Access/permission denied' >&2; exit 1", SlurmError, "denied; PrivateData in"),
+    "hidden": ("echo 'slurm_load_node: Access/permission denied' >&2; exit 1", SlurmHidden, "denied; PrivateData in"),
     "silent failure": ("exit 3", SlurmError, "no reason given"),
     "away": ("echo 'error: Unable to contact slurm controller' >&2; exit 1", SlurmUnavailable, "does not answer"),
     "hangs": ("exec sleep 600", SlurmUnavailable, "did not answer within 1 s"),
