@@ -22,6 +22,7 @@ from slurm_hadar.errors import ConfigError  # noqa: E402
 from slurm_hadar.tuning import algorithms, population, session  # noqa: E402
 from slurm_hadar.tuning.study.book import Book  # noqa: E402
 from slurm_hadar.tuning.study.record import Record, folder_of  # noqa: E402
+from tests.tuning.conftest import LOOP  # noqa: E402
 
 Study = Callable[..., str]
 RANDOM = ("--algorithm", "random", "--gpus", "2")
@@ -317,3 +318,28 @@ def test_how_it_stands_counts_what_was_before(tuner: Any, study: Study) -> None:
     assert (live["trials"], live["counts"]["ended"]) == (5, 3)
     assert live["best"]["value"] <= best
     (tuner.folder / "hold").unlink()
+
+
+def test_a_search_space_that_has_changed_loses_no_trial(tuner: Any, study: Study) -> None:
+    """Trials that are to go on wait on until their own space is back."""
+    (tuner.folder / "hold").touch()
+    running = tuner.start("run", study(steps=3, pace=0.02), "--trials", "3", *RANDOM)
+    tuner.until(lambda: len({event["trial"] for event in tuner.events("value")}) == 2)
+    tuner("stop")
+    running.wait(60)
+    waiting = [trial.number for trial in tuner.trials() if trial.state.name == "WAITING"]
+    study(LOOP.replace('"x", 0.0, 1.0', '"x", 0.1, 1.0, log=True'), steps=3, pace=0.02)
+
+    code, _, said = tuner("resume", *RANDOM[2:])
+
+    assert code == 1 and len(waiting) == 2
+    assert len(re.findall("now asks for another 'x' .*: restore the search space of .*study.py", said)) == 1, said
+    assert [trial.number for trial in tuner.trials() if trial.state.name == "WAITING"] == waiting
+    study(steps=3, pace=0.02)
+    (tuner.folder / "hold").unlink()
+    assert tuner("resume", *RANDOM[2:])[0] == 0
+    assert [trial.state.name for trial in tuner.trials()] == ["COMPLETE"] * 3
+    for number in waiting:
+        (file,) = tuner.folder.glob(f"*.hadar/*/trials/{number}/steps")
+        steps = [int(line) for line in file.read_text().split()]
+        assert steps == list(range(1, len(steps) + 1))
