@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -132,6 +133,50 @@ def test_refusals(server: Running) -> None:
         with pytest.raises(ServingError, match="cannot be met") as raised:
             client.infer("sleeper", _inputs(20), application="long", deadline_ms=1)
         assert raised.value.status == 504
+
+
+def _raw(server: Running, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    told = answer.read()
+    connection.close()
+    return answer.status, json.loads(told) if answer.getheader("Content-Type") == "application/json" else told.decode()
+
+
+def test_refusals_of_the_frame_are_json_too(server: Running) -> None:
+    infer = "/v2/models/empty/infer"
+    for method, path, headers, status, told in (
+        ("GET", "/v2/models/empty/config", {}, 404, "/v2/models/empty/config is not served here"),
+        ("GET", infer, {}, 405, f"GET of {infer} is not served; POST is"),
+        ("POST", infer, {"Content_Encoding": "gzip"}, 415, "'gzip' is not served"),
+        ("POST", infer, {"Inference_Header_Content_Length": "-5"}, 400, "must be a number of bytes, not '-5'"),
+    ):
+        found = _raw(server, method, path, b"x" if method == "POST" else b"", **headers)
+        assert found[0] == status and told in found[1]["error"], found
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.1])
+def test_all_floats_go_and_come(server: Running, value: float) -> None:
+    """Binary data have them all; JSON has null for what is not finite."""
+    array = np.array([value], np.float32)
+    with ServingClient(server.url) as client:
+        answer = client.infer("empty", {"x": array}, deadline_ms=PATIENT_MS)
+    assert answer.outputs["y"].tobytes() == array.tobytes() and answer.outputs["y"].flags.writeable
+    assert "binary_tensor_data" in _raw(server, "GET", "/v2")[1]["extensions"]
+
+
+def test_health_is_told_however_many_are_connected(server: Running) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    host, port = server.url.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as idle:
+        idle.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1010):
+            idle.enter_context(socket.create_connection((host, int(port)), WAIT_S))
+        assert _raw(server, "GET", "/status")[0] == 503
+        assert _raw(server, "GET", "/v2/health/live") == (200, {"live": True})
+    until(lambda: _raw(server, "GET", "/status")[0] == 200)
 
 
 def test_strangers_names_are_no_way_in(server: Running) -> None:
