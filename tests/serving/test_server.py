@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ from slurm_hadar.errors import ServingError
 from slurm_hadar.serving.client import ServingClient, request_body
 from slurm_hadar.serving.load import run_load
 from slurm_hadar.serving.scheduling.request import Worker
+from slurm_hadar.serving.server.app import _Routes
 from slurm_hadar.serving.server.desk import _alike
+from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.trace import Intended
 
 MODELS = Path(__file__).parent / "models.py"
@@ -38,12 +41,26 @@ PATIENT_MS = 60_000.0
 class Running:
     """A server with its models ready."""
 
-    def __init__(self, *options: str, function: str = "build", path: Path | None = None) -> None:
-        command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:{function}", "--port", "0"]
+    def __init__(
+        self, *options: str, function: str = "build", path: Path | None = None, folder: Path | None = None
+    ) -> None:
+        command = [
+            sys.executable,
+            *(["-P"] if folder else []),
+            "-m",
+            "slurm_hadar.cli.main",
+            "serve",
+            "run",
+            f"{MODELS}:{function}",
+            "--port",
+            "0",
+        ]
         environment = dict(os.environ)
         if path is not None:
             environment["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            [*command, *options], stderr=subprocess.PIPE, text=True, env=environment, cwd=folder
+        )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -177,6 +194,21 @@ def test_health_is_told_however_many_are_connected(server: Running) -> None:
         assert _raw(server, "GET", "/status")[0] == 503
         assert _raw(server, "GET", "/v2/health/live") == (200, {"live": True})
     until(lambda: _raw(server, "GET", "/status")[0] == 200)
+
+
+def test_examples_that_json_does_not_have() -> None:
+    examples = [("any", {"x": np.array([np.nan], np.float32)})]
+    routes = _Routes(SimpleNamespace(examples=lambda _: examples), SimpleNamespace(), 0)
+
+    with pytest.raises(ServingError, match="examples of m are not finite") as raised:
+        routes._examples(None, ModelInfo("m", (), ()))  # noqa: SLF001
+    assert raised.value.status == 501
+
+
+def test_files_of_the_working_directory_do_not_replace_pythons_own(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("")
+    running = Running("--workers", "1", folder=tmp_path).ready()
+    assert running.end() == 0
 
 
 def test_strangers_names_are_no_way_in(server: Running) -> None:

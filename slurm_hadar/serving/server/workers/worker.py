@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ _BATCHES = 3
 
 def main() -> None:
     source, largest = sys.argv[1:3]
+    sys.path.append(str(Path.cwd()))  # behind all else: nothing there stands in the way of a module of Python's
     line = WorkerLine.take(os.environ)
     for number in (signal.SIGINT, signal.SIGTERM):  # Slurm and a terminal tell all of us; the server ends us when done
         signal.signal(number, signal.SIG_IGN)
