@@ -306,6 +306,21 @@ def test_only_the_outputs_that_are_asked_for() -> None:
         read_request(json.dumps(_body(outputs="y")).encode(), info)
 
 
+def test_which_outputs_go_as_binary_data() -> None:
+    """By the wish of the output, else by that of the request, of those that are answered."""
+    info = replace(INFO, outputs=(*INFO.outputs, TensorSpec("z", "FP32", (1,))))
+
+    def of(*asked: Any, **parameters: Any) -> frozenset[str]:
+        body = _body(outputs=list(asked), parameters=parameters)
+        return read_request(json.dumps(body).encode(), info).binary
+
+    not_y = {"name": "y", "parameters": {"binary_data": False}}
+    assert of() == of(not_y) == of(not_y, binary_data_output=True) == frozenset()
+    assert of(binary_data_output=True) == {"y", "z"}
+    assert of(not_y, {"name": "z"}, binary_data_output=True) == {"z"}
+    assert of({"name": "y", "parameters": {"binary_data": True}}, {"name": "z"}) == {"y"}
+
+
 def test_large_answers_come_in_pieces_and_their_trace_last() -> None:
     outputs = {"y": np.arange(123_456, dtype=np.float32).reshape(2, -1), "n": np.array(7), "none": np.zeros((0, 3))}
     pieces: list[bytes] = []

@@ -104,7 +104,7 @@ def _outputs(given: Any, parameters: Mapping[str, Any], info: ModelInfo) -> tupl
     wishes = {one["name"]: _parameters(one).get("binary_data", always) for one in given}
     if not all(isinstance(wish, bool) for wish in (always, *wishes.values())):
         raise _bad("binary_data of an output, and binary_data_output, must be true or false")
-    binary = (name for name in known if wishes.get(name, always))
+    binary = (name for name in wishes or known if wishes.get(name, always))
     return tuple(wishes), frozenset(binary)
 
 
