@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import numpy as np
-
 from slurm_hadar.errors import ServingError
-from slurm_hadar.serving.tensors import DATATYPES, NAMES, as_json
+from slurm_hadar.serving.tensors import DATATYPES, JSON_BYTES, NAMES, as_bytes, as_json, of_bytes, unmasked
 
-__all__ = ["InferAnswer", "ServingClient", "request_body", "trace_of"]
+__all__ = ["InferAnswer", "ServingClient", "binary_body", "outputs_of", "request_body", "trace_of"]
 
 _WAIT_S = 60.0
 
@@ -55,16 +53,50 @@ def request_body(
     late_costs: Mapping[float, float] | None = None,
 ) -> dict[str, Any]:
     """Of the Open Inference Protocol, from arrays. Raises ServingError for a type that it does not have."""
+    arrays = _arrays(inputs)
+    return {"inputs": as_json(arrays), "parameters": _parameters(application, deadline_ms, late_costs)}
+
+
+def binary_body(
+    inputs: Mapping[str, Any],
+    application: str = "",
+    deadline_ms: float | None = None,
+    late_costs: Mapping[float, float] | None = None,
+) -> tuple[bytes, int]:
+    """As :func:`request_body`, with binary tensors, which have any float, and asking for such; and how much of it is
+    JSON."""
+    arrays = _arrays(inputs)
+    tensors = [
+        {"name": name, "datatype": NAMES[a.dtype], "shape": list(a.shape), "parameters": {"binary_data_size": a.nbytes}}
+        for name, a in arrays.items()
+    ]
+    parameters = {**_parameters(application, deadline_ms, late_costs), "binary_data_output": True}
+    told = json.dumps({"inputs": tensors, "parameters": parameters}).encode()
+    return b"".join((told, *map(as_bytes, arrays.values()))), len(told)
+
+
+def _parameters(
+    application: str, deadline_ms: float | None, late_costs: Mapping[float, float] | None
+) -> dict[str, Any]:
     parameters: dict[str, Any] = {"application": application}
     if deadline_ms is not None:
         parameters["deadline_ms"] = deadline_ms
     if late_costs is not None:
         parameters["late_costs"] = ",".join(f"{after_ms!r}:{cost!r}" for after_ms, cost in late_costs.items())
-    arrays = {name: np.asarray(value) for name, value in inputs.items()}
-    for name, array in arrays.items():
-        if array.dtype not in NAMES:
+    return parameters
+
+
+def _arrays(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    arrays = {}
+    for name, value in inputs.items():
+        try:
+            array = unmasked(value)
+        except ValueError as error:
+            raise ServingError(f"{name} {error}") from None
+        if array.dtype.newbyteorder("=") not in NAMES:
             raise ServingError(f"{name} is of type {array.dtype}, which is none of {', '.join(DATATYPES)}")
-    return {"inputs": as_json(arrays), "parameters": parameters}
+        arrays[name] = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return arrays
 
 
 class ServingClient:
@@ -111,26 +143,24 @@ class ServingClient:
         """``late_costs``: what is lost by an answer so many milliseconds behind the deadline, beside what was lost
         before, in parts of the whole; default: all of it at the deadline. Raises ServingError where it is refused
         (``status`` and the server's reason) or cannot be asked."""
-        body = request_body(inputs, application, deadline_ms, late_costs)
-        told = self._ask("POST", f"/v2/models/{quote(model, safe='')}/infer", body)
-        outputs = {
-            t["name"]: np.array(t["data"], DATATYPES[t["datatype"]]).reshape(t["shape"]) for t in told["outputs"]
-        }
-        return InferAnswer(outputs, told["parameters"])
+        body, json_bytes = binary_body(inputs, application, deadline_ms, late_costs)
+        path = f"/v2/models/{quote(model, safe='')}/infer"
+        told, data = self._ask("POST", path, body, {JSON_BYTES: str(json_bytes)})
+        return InferAnswer(outputs_of(told, data), told["parameters"])
 
     def metadata(self, model: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._ask("GET", f"/v2/models/{quote(model, safe='')}")
+        found: dict[str, Any] = self._told(f"/v2/models/{quote(model, safe='')}")
         return found
 
     def examples(self, model: str) -> list[dict[str, Any]]:
         """Bodies of requests that the model gave as examples, with their applications."""
-        found: list[dict[str, Any]] = self._ask("GET", f"/v2/models/{quote(model, safe='')}/examples")
+        found: list[dict[str, Any]] = self._told(f"/v2/models/{quote(model, safe='')}/examples")
         return found
 
     def ready(self) -> bool:
         """Whether requests are accepted. Raises ServingError where nobody answers."""
         try:
-            self._ask("GET", "/v2/health/ready")
+            self._told("/v2/health/ready")
         except ServingError as error:
             if error.status == 503:
                 return False
@@ -139,7 +169,7 @@ class ServingClient:
 
     def status(self) -> dict[str, Any]:
         """Queue, workers and applications."""
-        found: dict[str, Any] = self._ask("GET", "/status")
+        found: dict[str, Any] = self._told("/status")
         return found
 
     def _is_closed(self) -> bool:
@@ -150,22 +180,38 @@ class ServingClient:
         says.register(self._connection.sock, select.POLLIN)
         return bool(says.poll(0))
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        content = None if body is None else json.dumps(body).encode()
+    def _told(self, path: str) -> Any:
+        return self._ask("GET", path)[0]
+
+    def _ask(
+        self, method: str, path: str, content: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[Any, memoryview]:
+        """What the JSON of the answer says, and the binary data behind it."""
         if self._is_closed():
             self._connection.close()  # the request opens it again
         try:
-            self._connection.request(method, path, content, self._headers)
+            self._connection.request(method, path, content, {**self._headers, **(headers or {})})
             answer = self._connection.getresponse()
-            told = answer.read()
+            body = answer.read()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()  # the next request opens it again
             raise ServingError(f"{self._url} does not answer: {error or type(error).__name__}") from None
         try:
-            found = json.loads(told)
+            json_bytes = int(answer.getheader(JSON_BYTES, len(body)))
+            found = json.loads(body[:json_bytes])
         except ValueError:
             raise ServingError(f"{self._url} answers {answer.status} with no JSON", answer.status) from None
         if answer.status != 200:
             why = found.get("error") if isinstance(found, dict) else None
             raise ServingError(f"{self._url}: {why or answer.status}", answer.status)
-        return found
+        return found, memoryview(body)[json_bytes:]
+
+
+def outputs_of(told: Mapping[str, Any], data: memoryview) -> dict[str, Any]:
+    """The arrays of an answer, which may be written to."""
+    outputs, begin = {}, 0
+    for tensor in told["outputs"]:
+        end = begin + tensor["parameters"]["binary_data_size"]
+        outputs[tensor["name"]] = of_bytes(data[begin:end], tensor["datatype"], tensor["shape"]).copy()
+        begin = end
+    return outputs

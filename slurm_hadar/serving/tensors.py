@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["DATATYPES", "NAMES", "as_json", "fitted"]
+__all__ = ["DATATYPES", "JSON_BYTES", "NAMES", "as_bytes", "as_json", "fitted", "of_bytes", "unmasked"]
 
 #: BYTES is not served
 DATATYPES: Mapping[str, Any] = {
@@ -15,6 +15,9 @@ DATATYPES: Mapping[str, Any] = {
     "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
     "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
 }  # fmt: skip
+
+#: the header that says where a body's JSON ends and its binary data begin
+JSON_BYTES = "Inference-Header-Content-Length"
 
 #: the name of a NumPy type
 NAMES: Mapping[Any, str] = {np.dtype(kind): name for name, kind in DATATYPES.items()}
@@ -40,3 +43,22 @@ def as_json(arrays: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"name": name, "datatype": NAMES[a.dtype], "shape": list(a.shape), "data": a.reshape(-1).tolist()}
         for name, a in arrays.items()
     ]
+
+
+def as_bytes(array: Any) -> bytes:
+    """An array's values as the protocol's binary data have them: row by row, little-endian."""
+    return np.asarray(array, array.dtype.newbyteorder("<")).tobytes()
+
+
+def of_bytes(data: Any, datatype: str, shape: Sequence[int]) -> Any:
+    """The array that :func:`as_bytes` was given. Where the host is little-endian it is a view of ``data``, which is
+    not copied. Raises ValueError for another number of bytes."""
+    kind = np.dtype(DATATYPES[datatype])
+    return np.frombuffer(data, kind.newbyteorder("<")).astype(kind, copy=False).reshape(shape)
+
+
+def unmasked(value: Any) -> Any:
+    """The value as an array. Raises ValueError for one with masked elements, whose masks no datatype can have."""
+    if np.ma.is_masked(value):
+        raise ValueError("has masked elements, which would lose their mask: fill them, as with .filled(value)")
+    return np.asarray(value)

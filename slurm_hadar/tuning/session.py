@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +26,7 @@ from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import Algorithm, Book, Sampler, opening, pruner_of, sampler_of
 from slurm_hadar.tuning.study.profile import Profiles
 from slurm_hadar.tuning.study.record import Record, folder_of, sqlite_file
-from slurm_hadar.tuning.study.source import names_of
+from slurm_hadar.tuning.study.source import module_of, names_of
 from slurm_hadar.tuning.trial.worker import load_objective
 
 if TYPE_CHECKING:
@@ -76,12 +77,13 @@ _DEFAULTS = {f.name: f.default for f in fields(Options)}
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run has ended: ``why`` is done, target, or stopped."""
+    """How a run has ended: ``why`` is done, target, or stopped. ``interrupted``: it was stopped by a Ctrl-C."""
 
     why: str
     book: Book
     folder: Path
     resizes: int
+    interrupted: bool = False
 
 
 def function_at(text: str) -> str:
@@ -95,11 +97,18 @@ def function_at(text: str) -> str:
         raise ConfigError(f"{file} defines no {function}; it defines {', '.join(sorted(names)) or 'nothing'}")
     if names[function]:
         raise ConfigError(f"{file}: {function} is 'async def', a coroutine; take an ordinary function")
+    module_of(file)
     return f"{file}:{function}"
 
 
 def storage_url(text: str) -> str:
-    """An SQLite file by its whole path, so that the study is found from any directory."""
+    """An SQLite file by its whole path, so that the study is found from any directory. Raises ConfigError for what is
+    no URL."""
+    if not re.match(r"[a-z][a-z0-9_+]*://", text):
+        raise ConfigError(
+            f"--storage {text!r} must be a URL of SQLAlchemy's, such as sqlite:///tune.db; Optuna's journal files are "
+            "not supported"
+        )
     file = sqlite_file(text)
     _, query, options = text.partition("?")
     return text if file is None else f"sqlite:///{file}{query}{options}"
@@ -197,7 +206,7 @@ def run(
                         load_objective(*options.algorithm.rsplit(":", 1))(executor)
                 else:
                     search(executor, what)
-        except (Stopped, KeyboardInterrupt):
+        except (Stopped, KeyboardInterrupt):  # the latter: a second Ctrl-C
             why = "target" if state.reached is not None else "stopped"
         except HadarError:
             why = "broken off"
@@ -207,7 +216,7 @@ def run(
             executor.close()
             profiles.keep(family, profile)
             record.event("ended", why=why)
-        return Ending(why, book, folder, executor.resizes)
+        return Ending(why, book, folder, executor.resizes, why == "stopped" and executor.interrupted)
     finally:
         launcher.close()
         record.close()
@@ -309,6 +318,7 @@ def _stopping(executor: Executor) -> Iterator[None]:
         if executor.stop_asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         executor.stop_asked = True
+        executor.interrupted |= number == signal.SIGINT
 
     before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
@@ -352,13 +362,14 @@ def repeat_command(options: Options, result: Result) -> str:
     """A command that trains with a trial's parameters; needs Optuna and nothing else of a study."""
     import shlex
 
-    name = options.file.stem
-    imported = f"optuna, {name} as study" if name.isidentifier() else "optuna, importlib"
-    study = "study" if name.isidentifier() else f"importlib.import_module({name!r})"
+    name, folder = module_of(options.file)
+    plain = all(part.isidentifier() for part in name.split("."))
+    imported = f"optuna, {name} as study" if plain else "optuna, importlib"
+    study = "study" if plain else f"importlib.import_module({name!r})"
     parameters = ", ".join(f"{name!r}: {_literal(value)}" for name, value in result.parameters.items())
     trial = f"optuna.trial.FixedTrial({{{parameters}}}, number={result.number})"
     code = f"import {imported}; print({study}.{options.function}({trial}))"
-    return f"cd {shlex.quote(str(options.file.parent))} && python -c {shlex.quote(code)}"
+    return f"cd {shlex.quote(str(folder))} && python -c {shlex.quote(code)}"
 
 
 def _literal(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError, ServingError
-from slurm_hadar.serving.client import ServingClient, request_body, trace_of
+from slurm_hadar.serving.client import ServingClient, binary_body, outputs_of, request_body, trace_of
 from slurm_hadar.serving.scheduling.request import MISS, Step
 from slurm_hadar.serving.server.model import ModelInfo, TensorSpec, load_models
-from slurm_hadar.serving.server.protocol import encode, encode_in_pieces, read_request
+from slurm_hadar.serving.server.protocol import binary_data, encode, encode_in_pieces, read_request
 from slurm_hadar.serving.server.wire import pack, unpack
 from slurm_hadar.serving.server.workers.worker import measured
 from slurm_hadar.serving.tensors import DATATYPES
@@ -28,6 +29,12 @@ INFO = ModelInfo(
     (TensorSpec("y", "FP32", (1,)),),
 )
 MODELS = Path(__file__).parent / "models.py"
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
 
 
 def _body(**changes: Any) -> dict[str, Any]:
@@ -84,6 +91,11 @@ def test_a_request_is_read() -> None:
         (_with(0, data=["a", "b", "c", "d"]), "not all of FP32"), (_with(0, data=[1e300] * 4), "do not fit"),
         (_with(1, data=[1.5]), "not all of INT8"), (_with(1, data=[300]), "do not fit"),
         (_with(1, data=[10**30]), "not all of"),
+        (_with(0, data=[True, 1, 2, 3]), "not all of FP32"), (_with(1, data=[True]), "not all of INT8"),
+        (_with(0, data=[None, 1, 2, 3]), "not all of FP32: null is no number; NaN and infinities need binary data"),
+        (_with(0, parameters=7), "parameters must be"), (_body(parameters={"binary_data_output": 1}), "true or false"),
+        (_body(outputs=[{"name": "y", "parameters": {"binary_data": "yes"}}]), "true or false"),
+        (_with(0, parameters={"binary_data_size": 16}), "x has data and binary_data_size"),
         (_with(2, data=[1]), "not all of BOOL"), (_with(1, data=7), "must be a list"),
     ],
 )  # fmt: skip
@@ -91,6 +103,99 @@ def test_faults_are_named(body: Any, told: str) -> None:
     with pytest.raises(ServingError, match=told) as raised:
         read_request(json.dumps(body).encode(), INFO)
     assert raised.value.status == 400
+
+
+def _binary(
+    array: Any = None, size: Any = None, cut: int | None = None, more: bytes = b"", json_bytes: int | None = None,
+    **changes: Any,
+) -> tuple[bytes, int]:  # fmt: skip
+    """A body whose tensors x and b are binary data, n JSON between them; and how much of it is JSON."""
+    x = np.array([[1, np.nan], [np.inf, -0.0]], "<f4") if array is None else array
+    body = _with(0, parameters={"binary_data_size": x.nbytes if size is None else size}, shape=[*x.shape], **changes)
+    body["inputs"][2] |= {"parameters": {"binary_data_size": 1}}
+    for place in (0, 2):
+        del body["inputs"][place]["data"]
+    told = json.dumps(body).encode()
+    whole = told + x.tobytes() + b"\x01" + more
+    return whole[:cut], len(told) if json_bytes is None else json_bytes
+
+
+def test_binary_data_are_read_exactly() -> None:
+    body, json_bytes = _binary()
+    inputs = read_request(body, INFO, json_bytes).inputs
+
+    assert inputs["x"].tobytes() == np.array([[1, np.nan], [np.inf, -0.0]], "<f4").tobytes()
+    assert (inputs["n"].tolist(), inputs["b"].tolist()) == ([7], [True])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"size": 15}, "binary_data_size of x must be 16, as shape [2, 2] of FP32"), ({"size": "16"}, "must be 16"),
+        ({"size": True}, "must be 16"), ({"size": -16}, "must be 16"), ({"size": 1 << 80}, "must be 16"),
+        ({"cut": -1}, "ends within the binary data of b"), ({"cut": -9}, "ends within the binary data of x"),
+        ({"more": b"\x00"}, "has 1 bytes more"), ({"json_bytes": 1 << 60}, "Inference-Header-Content-Length is"),
+        ({"json_bytes": 9}, "no JSON"), ({"array": np.zeros((1 << 20, 0), np.float32)}, "shape of x must be"),
+        ({"datatype": "BYTES"}, "datatype of x must be FP32"),
+    ],
+)  # fmt: skip
+def test_lies_of_binary_data_are_named(given: dict[str, Any], told: str) -> None:
+    body, json_bytes = _binary(**given)
+
+    with pytest.raises(ServingError, match=re.escape(told)) as raised:
+        read_request(body, INFO, json_bytes)
+    assert raised.value.status == 400
+
+
+def test_binary_data_need_the_header_and_truth_values_are_0_or_1() -> None:
+    body, json_bytes = _binary()
+    with pytest.raises(ServingError, match="binary_data_size of x needs the header"):
+        read_request(body[:json_bytes], INFO)
+    with pytest.raises(ServingError, match="each byte must be 0 or 1"):
+        read_request(body[:-1] + b"\x02", INFO, json_bytes)
+
+
+@given(st.binary(max_size=40), st.integers(0, 1 << 70), JSON, JSON)
+def test_nothing_but_refusals_comes_of_hostile_binary_data(data: bytes, json_bytes: int, size: Any, wish: Any) -> None:
+    body = _with(0, parameters={"binary_data_size": size})
+    del body["inputs"][0]["data"]
+    told = json.dumps(body | {"parameters": {"binary_data_output": wish}}).encode()
+
+    for end in (json_bytes, len(told)):
+        try:
+            read_request(told + data, INFO, end)
+        except ServingError as error:
+            assert error.status == 400
+
+
+@given(st.data())
+def test_binary_tensors_come_back_bit_by_bit(data: st.DataObject) -> None:
+    """By the client's words, through the server's."""
+    datatype = data.draw(st.sampled_from(sorted(DATATYPES)))
+    shape = data.draw(st.lists(st.integers(0, 4), max_size=3))
+    kind = np.dtype(DATATYPES[datatype])
+    size = int(np.prod(shape, dtype=int)) * kind.itemsize
+    raw = data.draw(st.binary(min_size=size, max_size=size))
+    array = np.frombuffer(bytes(b & 1 for b in raw) if kind == np.bool_ else raw, kind).reshape(shape)
+    spec = TensorSpec("x", datatype, (-1,) * len(shape))
+    info = ModelInfo("m", (spec,), (replace(spec, name="y"),))
+
+    asked = read_request(*_sent(array, info))
+    pieces = b"".join(encode_in_pieces(info, "", {"y": asked.inputs["x"]}, dict, asked.binary))
+    found = outputs_of(json.loads(pieces), memoryview(b"".join(binary_data({"y": asked.inputs["x"]}, asked.binary))))
+
+    assert asked.binary == {"y"}
+    assert (found["y"].dtype, found["y"].shape, found["y"].tobytes()) == (kind, tuple(shape), array.tobytes())
+
+
+def _sent(array: Any, info: ModelInfo) -> tuple[bytes, ModelInfo, int]:
+    body, json_bytes = binary_body({"x": array})
+    return body, info, json_bytes
+
+
+def test_a_mask_is_not_sent_as_if_there_were_none() -> None:
+    with pytest.raises(ServingError, match="x has masked elements"):
+        request_body({"x": np.ma.masked_less([1.0, 2.0], 2)})
 
 
 @pytest.mark.parametrize("name", [0, None, True, ["0"]])
@@ -165,13 +270,6 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
         read_request(body, INFO)
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=8,
-)
-
-
 @given(JSON, JSON, JSON, JSON)
 def test_nothing_but_refusals_comes_of_what_is_hostile(data: Any, shape: Any, tag: Any, deadline: Any) -> None:
     body = _with(0, data=data, shape=shape)
@@ -206,6 +304,21 @@ def test_only_the_outputs_that_are_asked_for() -> None:
             of(*wrong)
     with pytest.raises(ServingError, match="outputs must be"):
         read_request(json.dumps(_body(outputs="y")).encode(), info)
+
+
+def test_which_outputs_go_as_binary_data() -> None:
+    """By the wish of the output, else by that of the request, of those that are answered."""
+    info = replace(INFO, outputs=(*INFO.outputs, TensorSpec("z", "FP32", (1,))))
+
+    def of(*asked: Any, **parameters: Any) -> frozenset[str]:
+        body = _body(outputs=list(asked), parameters=parameters)
+        return read_request(json.dumps(body).encode(), info).binary
+
+    not_y = {"name": "y", "parameters": {"binary_data": False}}
+    assert of() == of(not_y) == of(not_y, binary_data_output=True) == frozenset()
+    assert of(binary_data_output=True) == {"y", "z"}
+    assert of(not_y, {"name": "z"}, binary_data_output=True) == {"z"}
+    assert of({"name": "y", "parameters": {"binary_data": True}}, {"name": "z"}) == {"y"}
 
 
 def test_large_answers_come_in_pieces_and_their_trace_last() -> None:

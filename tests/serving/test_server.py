@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,9 @@ from slurm_hadar.errors import ServingError
 from slurm_hadar.serving.client import ServingClient, request_body
 from slurm_hadar.serving.load import run_load
 from slurm_hadar.serving.scheduling.request import Worker
+from slurm_hadar.serving.server.app import _Routes
 from slurm_hadar.serving.server.desk import _alike
+from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.trace import Intended
 
 MODELS = Path(__file__).parent / "models.py"
@@ -37,12 +41,26 @@ PATIENT_MS = 60_000.0
 class Running:
     """A server with its models ready."""
 
-    def __init__(self, *options: str, function: str = "build", path: Path | None = None) -> None:
-        command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:{function}", "--port", "0"]
+    def __init__(
+        self, *options: str, function: str = "build", path: Path | None = None, folder: Path | None = None
+    ) -> None:
+        command = [
+            sys.executable,
+            *(["-P"] if folder else []),
+            "-m",
+            "slurm_hadar.cli.main",
+            "serve",
+            "run",
+            f"{MODELS}:{function}",
+            "--port",
+            "0",
+        ]
         environment = dict(os.environ)
         if path is not None:
             environment["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = subprocess.Popen(
+            [*command, *options], stderr=subprocess.PIPE, text=True, env=environment, cwd=folder
+        )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -132,6 +150,65 @@ def test_refusals(server: Running) -> None:
         with pytest.raises(ServingError, match="cannot be met") as raised:
             client.infer("sleeper", _inputs(20), application="long", deadline_ms=1)
         assert raised.value.status == 504
+
+
+def _raw(server: Running, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
+    connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+    answer = connection.getresponse()
+    told = answer.read()
+    connection.close()
+    return answer.status, json.loads(told) if answer.getheader("Content-Type") == "application/json" else told.decode()
+
+
+def test_refusals_of_the_frame_are_json_too(server: Running) -> None:
+    infer = "/v2/models/empty/infer"
+    for method, path, headers, status, told in (
+        ("GET", "/v2/models/empty/config", {}, 404, "/v2/models/empty/config is not served here"),
+        ("GET", infer, {}, 405, f"GET of {infer} is not served; POST is"),
+        ("POST", infer, {"Content_Encoding": "gzip"}, 415, "'gzip' is not served"),
+        ("POST", infer, {"Inference_Header_Content_Length": "-5"}, 400, "must be a number of bytes, not '-5'"),
+    ):
+        found = _raw(server, method, path, b"x" if method == "POST" else b"", **headers)
+        assert found[0] == status and told in found[1]["error"], found
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.1])
+def test_all_floats_go_and_come(server: Running, value: float) -> None:
+    """Binary data have them all; JSON has null for what is not finite."""
+    array = np.array([value], np.float32)
+    with ServingClient(server.url) as client:
+        answer = client.infer("empty", {"x": array}, deadline_ms=PATIENT_MS)
+    assert answer.outputs["y"].tobytes() == array.tobytes() and answer.outputs["y"].flags.writeable
+    assert "binary_tensor_data" in _raw(server, "GET", "/v2")[1]["extensions"]
+
+
+def test_health_is_told_however_many_are_connected(server: Running) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    host, port = server.url.removeprefix("http://").split(":")
+    with contextlib.ExitStack() as idle:
+        idle.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1010):
+            idle.enter_context(socket.create_connection((host, int(port)), WAIT_S))
+        assert _raw(server, "GET", "/status")[0] == 503
+        assert _raw(server, "GET", "/v2/health/live") == (200, {"live": True})
+    until(lambda: _raw(server, "GET", "/status")[0] == 200)
+
+
+def test_examples_that_json_does_not_have() -> None:
+    examples = [("any", {"x": np.array([np.nan], np.float32)})]
+    routes = _Routes(SimpleNamespace(examples=lambda _: examples), SimpleNamespace(), 0)
+
+    with pytest.raises(ServingError, match="examples of m are not finite") as raised:
+        routes._examples(None, ModelInfo("m", (), ()))  # noqa: SLF001
+    assert raised.value.status == 501
+
+
+def test_files_of_the_working_directory_do_not_replace_pythons_own(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("")
+    running = Running("--workers", "1", folder=tmp_path).ready()
+    assert running.end() == 0
 
 
 def test_strangers_names_are_no_way_in(server: Running) -> None:

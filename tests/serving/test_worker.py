@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,3 +70,43 @@ def test_an_answer_that_does_not_fit_is_refused_not_changed() -> None:
 )  # fmt: skip
 def test_values_that_a_datatype_can_have(values: list[float], datatype: str, fits: bool) -> None:
     assert (fitted(np.array(values), datatype) is not None) == fits
+
+
+class Forking(Doubling):
+    """A process that it forks returns, or fails, as if it were the worker."""
+
+    def __init__(self, fails: bool) -> None:
+        super().__init__()
+        self._fails, self.child = fails, 0
+
+    def infer(self, requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        self.child = os.fork()
+        if not self.child and self._fails:
+            raise SystemExit(0)
+        return super().infer(requests)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_is_forked_by_a_model_is_no_second_worker(fails: bool) -> None:
+    model, me = Forking(fails), os.getpid()
+    try:
+        found = answered(model, 1)
+    finally:
+        if os.getpid() != me:
+            os._exit(0)
+
+    assert found == ([2], {})
+    assert os.waitstatus_to_exitcode(os.waitpid(model.child, 0)[1]) == 1
+
+
+class Masking(Doubling):
+    """Without the values that are below 2."""
+
+    def infer(self, requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        return [{"y": np.ma.masked_less(r["x"], 2)} for r in requests]
+
+
+def test_a_mask_is_not_dropped_unsaid() -> None:
+    answers, failures = answered(Masking(), 5, 1)
+    assert answers == [5, None]
+    assert "model doubling: y has masked elements" in failures["1"]

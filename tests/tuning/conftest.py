@@ -54,9 +54,10 @@ class Tuner:
         for name in [name for name in self.environ if name.startswith(("SLURM_", "HADAR_"))]:
             del self.environ[name]
         self.started: list[subprocess.Popen[str]] = []
+        self.flags: list[str] = []  # of Python
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "slurm_hadar.cli.main", "tune", *words]
+        command = [sys.executable, *self.flags, "-m", "slurm_hadar.cli.main", "tune", *words]
         process = subprocess.Popen(
             command, cwd=self.folder, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

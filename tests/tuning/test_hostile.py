@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -20,8 +22,12 @@ optuna = pytest.importorskip("optuna")
 
 from slurm_hadar.errors import ConfigError  # noqa: E402
 from slurm_hadar.tuning import algorithms, population, session  # noqa: E402
+from slurm_hadar.tuning.executor.launch import Ended, LocalLauncher  # noqa: E402
+from slurm_hadar.tuning.executor.site import Site  # noqa: E402
 from slurm_hadar.tuning.study.book import Book  # noqa: E402
 from slurm_hadar.tuning.study.record import Record, folder_of  # noqa: E402
+from slurm_hadar.tuning.trial.wire import Spec  # noqa: E402
+from tests.tuning.conftest import LOOP  # noqa: E402
 
 Study = Callable[..., str]
 RANDOM = ("--algorithm", "random", "--gpus", "2")
@@ -317,3 +323,96 @@ def test_how_it_stands_counts_what_was_before(tuner: Any, study: Study) -> None:
     assert (live["trials"], live["counts"]["ended"]) == (5, 3)
     assert live["best"]["value"] <= best
     (tuner.folder / "hold").unlink()
+
+
+def test_a_search_space_that_has_changed_loses_no_trial(tuner: Any, study: Study) -> None:
+    """Trials that are to go on wait on until their own space is back."""
+    (tuner.folder / "hold").touch()
+    running = tuner.start("run", study(steps=3, pace=0.02), "--trials", "3", *RANDOM)
+    tuner.until(lambda: len({event["trial"] for event in tuner.events("value")}) == 2)
+    tuner("stop")
+    running.wait(60)
+    waiting = [trial.number for trial in tuner.trials() if trial.state.name == "WAITING"]
+    study(LOOP.replace('"x", 0.0, 1.0', '"x", 0.1, 1.0, log=True'), steps=3, pace=0.02)
+
+    code, _, said = tuner("resume", *RANDOM[2:])
+
+    assert code == 1 and len(waiting) == 2
+    assert len(re.findall("now asks for another 'x' .*: restore the search space of .*study.py", said)) == 1, said
+    assert [trial.number for trial in tuner.trials() if trial.state.name == "WAITING"] == waiting
+    study(steps=3, pace=0.02)
+    (tuner.folder / "hold").unlink()
+    assert tuner("resume", *RANDOM[2:])[0] == 0
+    assert [trial.state.name for trial in tuner.trials()] == ["COMPLETE"] * 3
+    for number in waiting:
+        (file,) = tuner.folder.glob(f"*.hadar/*/trials/{number}/steps")
+        steps = [int(line) for line in file.read_text().split()]
+        assert steps == list(range(1, len(steps) + 1))
+
+
+def test_a_search_that_is_interrupted_is_no_success(tuner: Any, study: Study) -> None:
+    """``hadar tune run && next`` is not to go on; one that was asked to stop has done what it was told."""
+    (tuner.folder / "hold").touch()
+    running = tuner.start("run", study(steps=3, pace=0.02), "--trials", "2", *RANDOM)
+    tuner.until(lambda: tuner.events("value"))
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+
+    assert running.returncode == 130 and "stopped; go on with" in said
+
+
+@pytest.mark.parametrize("storage", ["journal.log", "./tune.db", "sqlite:tune.db"])
+def test_a_storage_that_is_no_url(tuner: Any, study: Study, storage: str) -> None:
+    code, _, said = tuner("run", study(steps=1, pace=0), "--storage", storage)
+    assert code == 1 and "must be a URL of SQLAlchemy's, such as sqlite:///tune.db" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_study_in_a_package_may_import_from_it(tuner: Any, study: Study) -> None:
+    package = tuner.folder / "models"
+    package.mkdir()
+    (package / "net.py").write_text("WIDTH = 3\n")
+    told = study("from .net import WIDTH\n" + PLAIN.format(before="assert WIDTH == 3"))
+    (tuner.folder / "study.py").rename(package / "study.py")
+    words = ("run", f"models/{told}", "--trials", "1", *RANDOM, "--json", "-")
+
+    code, _, said = tuner(*words)
+    assert code == 1 and "study.py, line 1: 'from .net import' leads out of its package" in said
+    assert not tuner.events("start")
+
+    (package / "__init__.py").touch()
+    code, out, said = tuner(*words)
+    assert code == 0, said
+    command = json.loads(out)["repeat"].replace("python -c", f"{sys.executable} -c", 1)
+    assert subprocess.run(command, shell=True, check=False).returncode == 0
+
+
+def test_files_beside_the_study_do_not_replace_pythons_own(tuner: Any, study: Study) -> None:
+    """Nor are they out of its reach."""
+    tuner.flags = ["-P"]  # as the command hadar, which looks for modules beside itself
+    (tuner.folder / "json.py").write_text("")
+    (tuner.folder / "helper.py").write_text("")
+    told = study("import helper\n" + PLAIN.format(before="pass"))
+    code, _, said = tuner("run", told, "--trials", "1", *RANDOM)
+    assert code == 0, said
+
+
+def test_who_ends_without_a_word_is_told_by_its_last_line(tuner: Any, study: Study) -> None:
+    told = study(PLAIN.format(before="import os; os.write(2, b'out of\\n\\x1b[1mpatience\\n\\n'); os._exit(3)"))
+    _, _, said = tuner("run", told, "--trials", "1", *RANDOM)
+    assert "its process ended by exit code 3, 3 times without progress; its output ends with: [1mpatience" in said
+
+
+def test_the_end_of_the_process_that_forks_trials_is_told_as_it_was(tmp_path: Path) -> None:
+    """Nobody has sent a signal to a trial that was never started."""
+    launcher = LocalLauncher(set(), 1)
+    spec = Spec("", "", "", 0, 0, "study.py", "objective", str(tmp_path), (0,), "cpu")
+    try:
+        zygote = launcher._living()  # noqa: SLF001
+        os.kill(zygote.pid, signal.SIGSTOP)  # it cannot answer before its end
+        launcher.start((0, 0), Site("here", "cpu", (0,)), [spec], tmp_path / "log")
+        os.kill(zygote.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, zygote.pid, os.WEXITED | os.WNOWAIT)
+        assert launcher.ended() == [Ended((0, 0), -signal.SIGKILL, "the process that forks trials")]
+    finally:
+        launcher.close()

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["tune"]
 
 _STOP_S = 240.0
+_INTERRUPTED = 130  # as shells have it, so that nothing follows in a list of commands
 _LINE_S = 30.0
 _MOST_ROWS = 40
 
@@ -198,6 +199,8 @@ def _run(options: Any, speeds: tuple[str, ...], json_file: str | None, fresh: bo
     _show_end(options, ending, json_file)
     if ending.why == "stopped":
         _say(f"stopped; go on with: {_resume(options)}")
+    if ending.interrupted:
+        raise SystemExit(_INTERRUPTED)
 
 
 @contextlib.contextmanager
@@ -269,6 +272,8 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
             "best": best and best.told,
             "repeat": command, "picture": None if picture is None else str(picture),
         })  # fmt: skip
+    if best is None and ending.interrupted:
+        return
     if best is None:
         raise ConfigError(f"no trial has a value; their output is in {ending.folder}/trials")
     if json_file == "-":

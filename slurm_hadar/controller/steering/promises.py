@@ -8,7 +8,7 @@ round, and others their turn.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -19,7 +19,6 @@ from slurm_hadar.slurm.state import SlurmJob
 __all__ = ["Promises"]
 
 _OUTDATED_S = 120.0  # a plan whose start has passed is made anew every bf_interval, 30 s if nothing is set
-_NEVER_S = 360 * 86400.0  # Slurm says a year where it knows none
 
 
 @dataclass
@@ -31,8 +30,8 @@ class Promises:
     _known: dict[tuple[str, int, float], Mapping[str, SlurmJob]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._planned = sorted((job for job in self.jobs if self._is_planned(job)), key=lambda job: -job.priority)
-        self._ranks = [-job.priority for job in self._planned]
+        self._planned = sorted((job for job in self.jobs if self._is_planned(job)), key=_rank)
+        self._ranks = [_rank(job) for job in self._planned]
 
     def __bool__(self) -> bool:
         return bool(self._planned)
@@ -42,7 +41,7 @@ class Promises:
         its partition, which is to start before this one's time limit ends. (Which of two partitions goes first is not
         known here.) Where the job runs it may stay."""
         limit_s = math.inf if job.time_limit_s is None else job.time_limit_s
-        ahead = bisect_right(self._ranks, -job.priority - 1)
+        ahead = bisect_left(self._ranks, _rank(job))
         key = (job.partition, ahead, limit_s)
         if key not in self._known:
             partitions = set(job.partition.split(","))
@@ -56,6 +55,10 @@ class Promises:
 
     def _is_planned(self, job: SlurmJob) -> bool:
         waits = job.state is JobState.PENDING and not job.held and not keeps_back(job.reason)
-        if not waits or not job.sched_nodes or job.start is None:
-            return False
-        return -_OUTDATED_S < job.start - self.now < _NEVER_S
+        return waits and bool(job.sched_nodes) and job.start is not None and job.start > self.now - _OUTDATED_S
+
+
+def _rank(job: SlurmJob) -> tuple[int, float, int]:
+    """Slurm's order, least first: by priority, which is 1 for all with priority/basic since 24.11; then by submission,
+    then by number."""
+    return -job.priority, job.submit or 0.0, int(job.array_id or job.raw_id)

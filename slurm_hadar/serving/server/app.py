@@ -9,6 +9,7 @@ from functools import partial
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -21,14 +22,19 @@ from slurm_hadar.serving.server.accepted import Accepted, Answer
 from slurm_hadar.serving.server.desk import Desk
 from slurm_hadar.serving.server.metrics import ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
-from slurm_hadar.serving.server.protocol import encode_in_pieces, read_request
-from slurm_hadar.serving.tensors import as_json
+from slurm_hadar.serving.server.protocol import binary_data, encode_in_pieces, read_request
+from slurm_hadar.serving.tensors import JSON_BYTES, as_json
 
-__all__ = ["Guard", "create_app"]
+__all__ = ["HEALTH", "Guard", "create_app"]
+
+HEALTH = "/v2/health/"  # told to everyone
 
 _BODY_S = 10.0
 _LONG = 16 << 10  # bytes
 _JSON = "application/json"
+_BINARY = "application/octet-stream"
+_SERVER = {"name": "slurm_hadar", "version": __version__, "extensions": ["binary_tensor_data"]}
+_LONGEST_LENGTH = 20  # digits
 
 
 class Guard:
@@ -39,7 +45,7 @@ class Guard:
         self._app, self._token = app, token.encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not scope["path"].startswith("/v2/health/"):
+        if scope["type"] == "http" and not scope["path"].startswith(HEALTH):
             headers = Headers(scope=scope)
             if self._token is None:
                 allowed = asked_locally(headers.get("host", ""))
@@ -65,12 +71,29 @@ def create_app(desk: Desk, metrics: ServingMetrics, most_bytes: int, token: str 
         finally:
             desk.close()
 
-    return Guard(Starlette(routes=routes.all(), lifespan=lifespan), token)
+    return Guard(Starlette(routes=routes.all(), lifespan=lifespan, exception_handlers=_HANDLERS), token)
 
 
 def _error(status: int, message: str) -> Response:
     headers = {"Retry-After": "1"} if status in (429, 503) else None
     return JSONResponse({"error": message}, status, headers=headers)
+
+
+async def _no_such_address(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code != 405:
+        return _error(error.status_code, f"{request.url.path} is not served here")
+    allowed = (error.headers or {}).get("Allow", "")
+    response = _error(405, f"{request.method} of {request.url.path} is not served; {allowed} is")
+    response.headers["Allow"] = allowed
+    return response
+
+
+async def _failed(_request: Request, _: Exception) -> Response:
+    return _error(500, "the server has failed on this request; its log says how")
+
+
+_HANDLERS = {HTTPException: _no_such_address, 500: _failed}
 
 
 class _Routes:
@@ -89,9 +112,9 @@ class _Routes:
             found += [Route(f"{model}{v}{path}", self._of_model(answer)) for v in ("", "/versions/{version}")]
         return [
             *found,
-            Route("/v2", lambda _r: JSONResponse({"name": "slurm_hadar", "version": __version__, "extensions": []})),
-            Route("/v2/health/live", lambda _r: JSONResponse({"live": True})),
-            Route("/v2/health/ready", lambda _r: self._health()),
+            Route("/v2", lambda _r: JSONResponse(_SERVER)),
+            Route(f"{HEALTH}live", lambda _r: JSONResponse({"live": True})),
+            Route(f"{HEALTH}ready", lambda _r: self._health()),
             Route("/metrics", lambda _r: Response(self._metrics.text(self._desk.queued), media_type="text/plain")),
             Route("/status", lambda _r: JSONResponse(self._desk.status())),
         ]
@@ -120,18 +143,21 @@ class _Routes:
 
     def _examples(self, _request: Request, info: ModelInfo) -> Response:
         """For load generators: requests of each application, as infer takes them."""
-        return JSONResponse(
-            [
-                {"inputs": as_json(inputs), "parameters": {"application": application}}
-                for application, inputs in self._desk.examples(info.name)
-            ]
-        )
+        bodies = [
+            {"inputs": as_json(inputs), "parameters": {"application": application}}
+            for application, inputs in self._desk.examples(info.name)
+        ]
+        try:
+            return JSONResponse(bodies)
+        except ValueError:  # of the encoder
+            raise ServingError(f"examples of {info.name} are not finite: JSON has no such numbers", 501) from None
 
     async def _infer(self, request: Request) -> Response:
         try:
             info = self._info(request)
+            json_bytes = _json_bytes(request)
             body = await self._body(request)
-            asked = read_request(body, info)
+            asked = read_request(body, info, json_bytes)
             accepted = self._desk.accept(info.name, asked, len(body))
             answer = await self._until_gone(request, accepted)
         except ServingError as error:
@@ -139,12 +165,16 @@ class _Routes:
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         trace = partial(self._desk.answered, accepted, answer)
-        pieces = []
-        for piece in encode_in_pieces(info, asked.identity, asked.of(answer.outputs), trace):
+        outputs, pieces = asked.of(answer.outputs), []
+        for piece in encode_in_pieces(info, asked.identity, outputs, trace, asked.binary):
             pieces.append(piece)
             if len(piece) > _LONG:
                 await asyncio.sleep(0)  # others are read and answered meanwhile
-        return Response(b"".join(pieces), media_type=_JSON)
+        if not asked.binary:
+            return Response(b"".join(pieces), media_type=_JSON)
+        headers = {JSON_BYTES: str(sum(map(len, pieces)))}
+        content = b"".join((*pieces, *binary_data(outputs, asked.binary)))
+        return Response(content, headers=headers, media_type=_BINARY)
 
     async def _until_gone(self, request: Request, accepted: Accepted) -> Answer:
         """The answer, unless the client goes before: then its place in the queue is free."""
@@ -175,6 +205,20 @@ class _Routes:
         except TimeoutError:
             raise ServingError(f"the body did not come within {_BODY_S:g} s", 408) from None
         return b"".join(parts)
+
+
+def _json_bytes(request: Request) -> int | None:
+    """How much of the body is JSON, where binary data follow it. Raises ServingError for what is no number, and for a
+    body that is compressed, whose bytes are none of these."""
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        raise ServingError(f"Content-Encoding {coding[:20]!r} is not served: send the body as it is", 415)
+    told = request.headers.get(JSON_BYTES)
+    if told is None:
+        return None
+    if not (told.isascii() and told.isdigit() and len(told) <= _LONGEST_LENGTH):
+        raise ServingError(f"{JSON_BYTES} must be a number of bytes, not {told[:20]!r}", 400)
+    return int(told)
 
 
 async def _cancel_when_gone(request: Request, future: asyncio.Future[Answer]) -> None:

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.listening import HeadsInTime, handshakes_in_time, open_socket, room_for, shown
-from slurm_hadar.serving.server.app import create_app
+from slurm_hadar.serving.server.app import HEALTH, create_app
 from slurm_hadar.serving.server.desk import Desk, DeskOptions
 from slurm_hadar.serving.server.metrics import ServingMetrics
 
@@ -55,6 +55,16 @@ class _Protocol(HeadsInTime, HttpToolsProtocol):
         super().data_received(data)
         if self._beside > _MOST_BESIDE:
             self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        """Health is told however many connections there are: who asks for it would start a living server anew."""
+        most = self.limit_concurrency
+        if self.url.startswith(HEALTH.encode()):
+            self.limit_concurrency = None
+        try:
+            super().on_headers_complete()
+        finally:
+            self.limit_concurrency = most
 
     def on_message_begin(self) -> None:
         self._beside = 0

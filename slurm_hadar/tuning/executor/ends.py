@@ -12,7 +12,7 @@ from slurm_hadar.tuning.executor.launch import Ended
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
 from slurm_hadar.tuning.executor.state import State
 from slurm_hadar.tuning.study.book import End, finite
-from slurm_hadar.tuning.study.record import saved_step
+from slurm_hadar.tuning.study.record import last_line, saved_step
 
 __all__ = ["Ends"]
 
@@ -57,7 +57,7 @@ class Ends:
         elif why is Why.LOST:
             self.again(live)
         elif why is None:
-            self._crashed(live, ended.code)
+            self._crashed(live, ended)
 
     def _was_saved(self, live: Live) -> None:
         """Whoever was told to end has saved; where that failed, it is said here what its own output says."""
@@ -98,14 +98,16 @@ class Ends:
         self._state.allocator.pack_no_more_than(profile.packed or 1)
         self.again(live)
 
-    def _crashed(self, live: Live, code: int) -> None:
+    def _crashed(self, live: Live, ended: Ended) -> None:
         live.crashes += 1
         live.steps_at_crash = live.meter.steps
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        how = f"signal {-ended.code}" if ended.code < 0 else f"exit code {ended.code}"
         if live.crashes >= _MOST_CRASHES:
-            self._fail(live, f"its process ended by {how}, {_MOST_CRASHES} times without progress")
+            words = last_line(self._state.record.trial_folder(live.number) / "log")
+            told = f"; its output ends with: {words}" if words else ""
+            self._fail(live, f"{ended.whose} ended by {how}, {_MOST_CRASHES} times without progress{told}")
             return
-        self._state.say(f"trial {live.number}: its process ended by {how}; it goes on from its last checkpoint")
+        self._state.say(f"trial {live.number}: {ended.whose} ended by {how}; it goes on from its last checkpoint")
         self.again(live)
 
     def again(self, live: Live) -> None:

@@ -56,7 +56,7 @@ class Executor:
         survey: Callable[[], Sites | None] | None = None,
     ) -> None:
         self.state, self.book, self.record = state, state.book, state.record
-        self.stop_asked = False
+        self.stop_asked = self.interrupted = False
         self.began_s = time.monotonic()
         self._launcher, self._show = launcher, look
         self._survey, self._surveyed_s = survey, self.began_s

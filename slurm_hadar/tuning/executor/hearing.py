@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from slurm_hadar.errors import HadarError
+from slurm_hadar.errors import ConfigError, HadarError
 from slurm_hadar.tuning.executor.desk import Desk, Message
 from slurm_hadar.tuning.executor.live import Live, Why
 from slurm_hadar.tuning.executor.state import State
@@ -45,7 +45,7 @@ class Hearing:
             case "hello":
                 live.step, self.warm = said.get("step") or live.step, True
             case "suggest":
-                return book.suggest(live.number, said["kind"], said["name"], said["arguments"])
+                return self._suggest(live, said["kind"], said["name"], said["arguments"])
             case "report":
                 return self._report(live, int(said["step"]), finite(said["value"]), str(said["value"]))
             case "should_prune":
@@ -60,6 +60,23 @@ class Hearing:
             case _:
                 raise ValueError(f"unknown question {message.op}")
         return None
+
+    def _suggest(self, live: Live, kind: str, name: str, arguments: dict[str, Any]) -> Any:
+        """Raises ConfigError where a trial that goes on asks otherwise than it did before: the study's file has changed
+        since, and its work would be lost if it failed."""
+        book, settings = self._state.book, self._state.settings
+        try:
+            value = book.suggest(live.number, kind, name, arguments)
+        except ValueError as error:
+            if book.parameters(live.number) <= live.asked:
+                raise
+            raise ConfigError(
+                f"trial {live.number} was to go on, and now asks for another {name!r} ({str(error).rstrip('.')}): "
+                f"restore the search space of {settings.file} and resume, or begin a new study (--study); "
+                "no trial is lost"
+            ) from None
+        live.asked.add(name)
+        return value
 
     def _report(self, live: Live, step: int, value: float | None, text: str) -> str:
         state, now = self._state, time.monotonic()

@@ -31,15 +31,18 @@ _PRELOADED = {
     "torch": ("torch", "torch._dynamo", "torch.distributed.checkpoint"),
     "slurm_hadar": ("slurm_hadar.runtime.training",),
 }
+_MODULE = ("-P", "-m")  # a file of the working directory, such as json.py, is none of Python's modules
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """All processes of a run are over; ``code``: of the first that failed, or 0 (negative: its signal)."""
+    """All processes of a run are over; ``code``: of the first that failed, or 0 (negative: its signal). ``whose``: what
+    has ended by that code."""
 
     run: Run
     code: int
+    whose: str = "its process"
 
 
 class Launcher(Protocol):
@@ -101,7 +104,7 @@ class LocalLauncher:
 
     def _living(self) -> subprocess.Popen[bytes]:
         if self._zygote is None:
-            command = [sys.executable, "-m", "slurm_hadar.tuning.trial.zygote", *self._modules]
+            command = [sys.executable, *_MODULE, "slurm_hadar.tuning.trial.zygote", *self._modules]
             self._zygote = subprocess.Popen(
                 command, env=self._environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
             )
@@ -157,8 +160,8 @@ class LocalLauncher:
         assert self._zygote is not None
         for ranks in self._runs.values():
             _kill_others(ranks)
-        self._zygote.wait()
-        found = [Ended(run, -signal.SIGKILL) for run in self._runs]
+        code = self._zygote.wait()
+        found = [Ended(run, code, "the process that forks trials") for run in self._runs]
         self._zygote, self._buffer = None, b""
         self._runs.clear()
         self._asked.clear()
@@ -204,7 +207,7 @@ class SlurmLauncher:
         """srun, with a task for each rank."""
         assert site.node is not None
         environ = {**self._environ, VARIABLE: specs[0].text()}
-        command = [sys.executable, "-m", "slurm_hadar.tuning.trial.worker"]
+        command = [sys.executable, *_MODULE, "slurm_hadar.tuning.trial.worker"]
         with log.open("ab") as output:
             process = start_step(site.node, site.on_node, command, environ, output, f"trial-{run[0]}", len(specs))
         self._steps[run] = process, os.pidfd_open(process.pid)

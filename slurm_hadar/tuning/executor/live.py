@@ -67,6 +67,7 @@ class Live:
     ran_s: float = 0.0
     resize_from_s: float | None = None  # a resize is under way since then
     first_steps: int | None = None  # of the run under way, as it told them first
+    asked: set[str] = field(default_factory=set)  # parameters, by the run under way
     saves_asked: int = 0  # of the run under way: saves after which it goes on
     saves_answered: int = 0
 

@@ -114,7 +114,7 @@ class Runs:
         live.process, live.at, live.grant = (live.number, live.run), places, run.grant
         live.started_s, live.why, live.outcome, live.overdue = time.monotonic(), None, None, False
         live.sender, live.step, live.first_steps = None, None, None
-        live.saves_asked = live.saves_answered = 0
+        live.saves_asked, live.saves_answered, live.asked = 0, 0, set()
         self._launcher.start(live.process, site, specs, folder / "log")
         state.record.event(
             "start", trial=live.number, run=live.run, width=str(run.grant.width), type=site.gpu_type,

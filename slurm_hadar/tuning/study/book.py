@@ -228,6 +228,10 @@ class Book:
         }
         return self._patiently(lambda: suggest[kind](name, **arguments))
 
+    def parameters(self, number: int) -> set[str]:
+        """The names of those that a trial has been given, in whichever run of it."""
+        return set(self._trials[number].params)
+
     def _refuse_another_grid(self, number: int, kind: str, name: str, arguments: dict[str, Any]) -> None:
         """The sampler would, too, once the study has it: at the end of every further trial."""
         from optuna import distributions

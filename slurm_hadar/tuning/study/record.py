@@ -17,12 +17,17 @@ from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.messages import CHECKPOINTS_DIR
 from slurm_hadar.runtime.checkpoint.store import newest_step
 
-__all__ = ["RUNS", "Record", "folder_of", "read_events", "read_status", "request_stop", "saved_step", "sqlite_file"]
+__all__ = [
+    "RUNS", "Record", "folder_of", "last_line", "read_events", "read_status", "request_stop", "saved_step",
+    "sqlite_file",
+]  # fmt: skip
 
 EVENTS, STATUS, LOCK, STOP = "events.jsonl", "status.json", "lock", "stop"
 TRIALS, IDENTITY = "trials", "study"
 RUNS = "runs"  # in a trial's folder: how often it was started
 _LOOK_S = 0.5
+_TAIL_BYTES = 4096
+_LONGEST_LINE = 200
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
 
@@ -148,6 +153,18 @@ def saved_step(folder: Path) -> int | None:
     kept = folder / CHECKPOINTS_DIR
     named = [below for below in kept.iterdir() if below.is_dir()] if kept.is_dir() else []
     return max((step for one in (kept, *named) if (step := newest_step(one)) is not None), default=None)
+
+
+def last_line(log: Path) -> str:
+    """The last line of an output that has letters, without what steers a terminal; empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    shown = ("".join(c for c in line if c.isprintable()).strip() for line in reversed(lines))
+    return next((line[:_LONGEST_LINE] for line in shown if line), "")
 
 
 def request_stop(folder: Path) -> None:

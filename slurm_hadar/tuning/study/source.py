@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slurm_hadar.errors import ConfigError
 
-__all__ = ["names_of", "tree_of"]
+__all__ = ["module_of", "names_of", "tree_of"]
 
 
 def tree_of(file: Path) -> ast.Module:
@@ -34,6 +34,26 @@ def names_of(file: Path) -> dict[str, bool]:
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {(alias.asname or alias.name).partition(".")[0]: False for alias in node.names}
     return found
+
+
+def module_of(file: Path) -> tuple[str, Path]:
+    """By which name the file is imported, and from which folder: as a module of its package where it imports
+    relatively to that, else as one of its own. Raises ConfigError where such an import leads nowhere."""
+    imports = [n for n in ast.walk(tree_of(file)) if isinstance(n, ast.ImportFrom) and n.level]
+    if not imports:
+        return file.stem, file.parent
+    parts, folder = [file.stem], file.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    for node in imports:
+        if node.level >= len(parts):
+            where = f"{file.parent} has no __init__.py" if len(parts) == 1 else f"{parts[0]} is the outermost package"
+            raise ConfigError(
+                f"{file}, line {node.lineno}: 'from {'.' * node.level}{node.module or ''} import' leads out of its "
+                f"package ({where}): import absolutely, or make its folder a package"
+            )
+    return ".".join(parts), folder
 
 
 def _top_level(node: ast.AST) -> Iterator[ast.AST]:

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import zmq
@@ -28,6 +29,7 @@ from slurm_hadar.sharing.broker.server import Limits
 from slurm_hadar.sharing.keeper import Post
 from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
 from slurm_hadar.sharing.turns import Policy
+from slurm_hadar.tuning.study.source import module_of
 from slurm_hadar.tuning.trial.remote import Paused, RemoteTrial
 from slurm_hadar.tuning.trial.wire import VARIABLE, Line, Spec, TunerGone, line_to
 
@@ -51,6 +53,7 @@ def run(spec: Spec) -> None:
     step = step_id(os.environ)
     pages = Path(f"{spec.meet}-{rank}")  # the tuner removes it, too, if this process is killed
     pages.mkdir(mode=0o700)
+    sys.path.append(str(Path.cwd()))  # behind all else: nothing there stands in the way of a module of Python's
     try:
         prepare(os.environ, spec, rank, pages)
         with _reserve(spec, rank):
@@ -145,17 +148,24 @@ def _end(line: Line, rank: int, outcome: dict[str, Any]) -> None:
 
 
 def load_objective(file: str, function: str) -> Callable[[Any], Any]:
-    """The function of a file, loaded as a module of the file's name."""
+    """The function of a file, loaded as a module of the file's name, or of its package where it needs that."""
     path = Path(file)
-    sys.path.insert(0, str(path.parent))
+    name, folder = module_of(path)
+    sys.path.insert(0, str(folder))
     sys.argv[:] = [str(path)]
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    module = importlib.import_module(name) if "." in name else _of_its_own(name, path)
     found: Callable[[Any], Any] = getattr(module, function)
     return found
+
+
+def _of_its_own(name: str, path: Path) -> ModuleType:
+    """The file by its path: another module may have its name."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 def _hook() -> None:

@@ -118,7 +118,7 @@ def test_events_bring_rounds_forward() -> None:
 
 
 def test_a_job_that_is_left_to_slurm_leaves_at_its_time_limit() -> None:
-    """Its GPU is taken until then; without a limit, for ever."""
+    """Its GPU is taken until then; without a limit, for ever. So it is with a year, which Slurm says for none."""
     held = replace(runs("1", 1000, {"a": {"v100": 1}}), pinned="has no hadar: comment", time_limit_s=600.0)
     nodes = (Node("a", {"v100": 1}, taken={"v100": 1}),)
     seen = snapshot(held, job("2", 500), nodes=nodes)
@@ -126,6 +126,8 @@ def test_a_job_that_is_left_to_slurm_leaves_at_its_time_limit() -> None:
 
     assert play(seen, get("fifo"), config()).fates["2"].start == NOW + 600
     assert play(endless, get("fifo"), config()).fates["2"].start is None
+    a_year = snapshot(replace(held, time_limit_s=364.96 * 86400), job("2", 500), nodes=nodes)
+    assert play(a_year, get("fifo"), config()).fates["2"].start is None
 
 
 @pytest.mark.parametrize(("until", "start"), [(None, 60.0), (7000.0, 7020.0)])

@@ -40,8 +40,15 @@ def test_what_ends_before_may_start_there() -> None:
 
 
 def test_only_for_who_is_ahead_in_the_same_partition() -> None:
-    """Neither for who is behind or as far, nor for another partition's jobs."""
-    assert closed(job(priority=100), planned("a")) == closed(job(priority=101), planned("a")) == {}
+    """Neither for who is behind, nor for another partition's jobs. Of equal priorities, as all have with
+    priority/basic of newer releases, the earlier submission goes first, then the lower number."""
+    assert closed(job(priority=101), planned("a")) == {}
+    assert closed(job(priority=100, submit=5.0), planned("a", submit=4.0)) == {"a": "9"}
+    assert closed(job(priority=100, submit=5.0), planned("a", submit=6.0)) == {}
+    assert closed(job(priority=100, submit=5.0, raw_id=8), planned("a", submit=5.0, raw_id=9)) == {}
+    assert closed(job(priority=100, submit=5.0, raw_id=10), planned("a", submit=5.0, raw_id=9)) == {"a": "9"}
+    task = job(priority=100, submit=5.0, raw_id=12, array_id="8")
+    assert closed(task, planned("a", submit=5.0, raw_id=9)) == {}
     assert closed(job(priority=5, partition="x"), planned("a", partition="y")) == {}
     assert closed(job(priority=5, partition="x,y"), planned("a", partition="y,z")) == {"a": "9"}
 
@@ -64,9 +71,17 @@ PLANS = st.builds(
     st.sampled_from("abc"),
     job_id=st.sampled_from("123456789"),
     priority=st.integers(1, 5),
+    submit=st.sampled_from((1.0, 2.0)),
+    raw_id=st.integers(1, 9),
     start=st.floats(NOW, NOW + 10),
 )
-JOBS = st.builds(job, priority=st.integers(0, 6), time_limit_s=st.none() | st.floats(0, 12))
+JOBS = st.builds(
+    job,
+    priority=st.integers(0, 6),
+    submit=st.sampled_from((1.0, 2.0)),
+    raw_id=st.integers(1, 9),
+    time_limit_s=st.none() | st.floats(0, 12),
+)
 
 
 @given(st.lists(PLANS, max_size=8), st.lists(JOBS, max_size=6))
@@ -74,5 +89,6 @@ def test_as_by_looking_at_each_pair(others: list[SlurmJob], jobs: list[SlurmJob]
     promises = Promises(others, NOW)
     for one in jobs:
         limit = float("inf") if one.time_limit_s is None else one.time_limit_s
-        wanted = {o.sched_nodes[0] for o in others if o.priority > one.priority and (o.start or 0) - NOW < limit}
+        ahead = [o for o in others if (-o.priority, o.submit, o.raw_id) < (-one.priority, one.submit, one.raw_id)]
+        wanted = {o.sched_nodes[0] for o in ahead if (o.start or 0) - NOW < limit}
         assert set(promises.closed(one)) == wanted

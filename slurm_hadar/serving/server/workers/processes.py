@@ -16,7 +16,8 @@ from slurm_hadar.serving.server.workers.seats import Seat
 
 __all__ = ["Addresses", "WorkerProcess"]
 
-_MODULE = ("-m", "slurm_hadar.serving.server.workers.worker")
+#: -P: a file of the working directory, such as json.py, is none of Python's modules.
+_MODULE = ("-P", "-m", "slurm_hadar.serving.server.workers.worker")
 #: Of the server's own environment what means nothing on another node.
 _OF_THIS_NODE = ("CUDA_VISIBLE_DEVICES", "HADAR_RUN_DIR", "HADAR_SHARE")
 

@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,10 @@ import zmq
 
 from slurm_hadar.errors import ConfigError, HadarError, reason_of
 from slurm_hadar.serving.server.dependent import die_with_parent
-from slurm_hadar.serving.server.model import ModelInfo, ServedModel, Tensors, load_models
+from slurm_hadar.serving.server.model import ModelInfo, ServedModel, Tensors, TensorSpec, load_models
 from slurm_hadar.serving.server.wire import pack, unpack
 from slurm_hadar.serving.server.workers.line import WorkerLine, connect, keep_beating, take_gpu
-from slurm_hadar.serving.tensors import DATATYPES, fitted
+from slurm_hadar.serving.tensors import DATATYPES, fitted, unmasked
 from slurm_hadar.sharing import iteration
 
 __all__ = ["main", "measured", "run_batch"]
@@ -36,6 +37,7 @@ _BATCHES = 3
 
 def main() -> None:
     source, largest = sys.argv[1:3]
+    sys.path.append(str(Path.cwd()))  # behind all else: nothing there stands in the way of a module of Python's
     line = WorkerLine.take(os.environ)
     for number in (signal.SIGINT, signal.SIGTERM):  # Slurm and a terminal tell all of us; the server ends us when done
         signal.signal(number, signal.SIG_IGN)
@@ -51,7 +53,8 @@ def main() -> None:
 
 
 def _work(socket: Any, source: str, largest: int) -> None:
-    models = {model.name: model for model in load_models(source)}
+    with _one_process():
+        models = {model.name: model for model in load_models(source)}
     told, groups = [], []
     for model in models.values():
         found, examples = measured(model, largest)
@@ -103,14 +106,15 @@ def _kept(answer: Tensors) -> dict[str, Any]:
 def _answers(model: ServedModel, requests: list[Tensors]) -> list[Tensors]:
     """As the model has promised them. Raises ConfigError where it has not kept it."""
     info = ModelInfo.of(model)
-    answers = list(model.infer(requests))
+    with _one_process():
+        answers = list(model.infer(requests))
     if len(answers) != len(requests):
         raise ConfigError(f"model {model.name} gave {len(answers)} answers to {len(requests)} requests")
     found: list[Tensors] = []
     for answer in answers:
-        arrays = {spec.name: fitted(answer[spec.name], spec.datatype) for spec in info.outputs}
+        arrays: dict[str, Any] = {}
         for spec in info.outputs:
-            array = arrays[spec.name]
+            array = arrays[spec.name] = fitted(_unmasked(model, spec, answer[spec.name]), spec.datatype)
             if array is None:
                 raise ConfigError(f"model {model.name}: {spec.name} does not fit into {spec.datatype}, as is promised")
             if not spec.admits(array.shape):
@@ -119,12 +123,32 @@ def _answers(model: ServedModel, requests: list[Tensors]) -> list[Tensors]:
     return found
 
 
+def _unmasked(model: ServedModel, spec: TensorSpec, value: Any) -> Any:
+    try:
+        return unmasked(value)
+    except ValueError as error:
+        raise ConfigError(f"model {model.name}: {spec.name} {error}") from None
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Around the user's code: a process that it has forked, and that comes back from it, ends here. It would be a
+    second worker on this one's line, which nobody ends."""
+    worker = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != worker:
+            os._exit(1)
+
+
 def measured(model: ServedModel, largest: int) -> tuple[dict[str, Any], list[Tensors]]:
     """Warm it up, and what it takes: seconds of single runs by application, of batches by size relative to their
     longest request; with the example requests, in the order of ``applications``. Raises ConfigError where it fails."""
     info = ModelInfo.of(model)
     try:
-        examples = {name: list(requests) for name, requests in model.examples().items()}
+        with _one_process():
+            examples = {name: list(requests) for name, requests in model.examples().items()}
         if not all(examples.values()) or not examples:
             raise ConfigError("examples() must give at least one request of each application, and one application")
         rows = [(name, _checked(info, request)) for name, requests in examples.items() for request in requests]
