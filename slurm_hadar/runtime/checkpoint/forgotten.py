@@ -17,6 +17,7 @@ from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.generators import followed, generators_in
 from slurm_hadar.runtime.checkpoint import sharded
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
+from slurm_hadar.runtime.checkpoint.carried import Carried, remedy
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 
@@ -29,6 +30,7 @@ _DISTRIBUTED = (
     ("ddp_comm_hooks.powerSGD_hook", "PowerSGDState", "iter"),
     ("ddp_comm_hooks.post_localSGD_hook", "PostLocalSGDState", "iter"),
 )
+_LOOK_AFTER = (1, 2, 3)  # turns; and when it is checked
 _SHARE = 0.05  # of the time, at most, where saves follow each other closely
 _LARGE, _LOOKED_AT = 1 << 20, 1 << 16  # of a model that was not given: elements of a tensor, and of what is looked at
 
@@ -37,22 +39,26 @@ _all: weakref.WeakSet[Forgotten] = weakref.WeakSet()  # of this process's traini
 
 class Beside(NamedTuple):
     """What a script has where it calls ``train``, has not given to it, and may go on with the training: things with a
-    state, by what they are, and models by name; and whether the place in a data set is saved."""
+    state, by what they are, models by name, and plain tensors; and whether the place in a data set is saved."""
 
     drawn: Mapping[str, Any] = {}
     models: Mapping[str, Any] = {}
     is_kept: Callable[[Any], bool] = lambda _data: True
+    carried: Carried | None = None
 
     @classmethod
-    def of(cls, frame: types.FrameType, drawn_from: Iterable[Any], feed: Feed) -> Beside:
-        """In the variables of ``frame``, the attributes of its ``self``, and the data of ``feed``. ``drawn_from``:
-        generators that are saved."""
+    def of(cls, frame: types.FrameType, mine: list[Any], feed: Feed) -> Beside:
+        """In the variables of ``frame``, the attributes of its ``self``, and the data of ``feed``. ``mine``: what is
+        saved."""
+        drawn_from = [*feed.drawn_from, *(one.of for one in mine if hasattr(one, "of"))]
         own = frame.f_locals.get("self")
         held = {f"self.{name}": value for name, value in getattr(own, "__dict__", {}).items()}
         there = {**frame.f_globals, **frame.f_locals, **held}
         nn = sys.modules.get("torch.nn")
         models = {n: v for n, v in there.items() if nn is not None and isinstance(v, nn.Module)}
-        return cls(feed.counts | _generators(there, drawn_from), models, feed.is_over)
+        generators = _generators(there, drawn_from)
+        weights = [getattr(sampler, "weights", None) for sampler in feed.drawn_from]
+        return cls(feed.counts | generators, models, feed.is_over, Carried.of(frame, lambda: [*mine, *weights]))
 
 
 class Forgotten:
@@ -80,6 +86,7 @@ class Forgotten:
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
         self._beside, self._drawn = beside or Beside(), dict[str, bytes]()
+        self._carried = self._beside.carried
         self._others: Mapping[str, Mapping[str, int]] = {}
         self._loaded: Mapping[int, int] = {}
         self._given = [_Switches.of(one) for one in self._saved]
@@ -95,6 +102,8 @@ class Forgotten:
 
     def begin(self, tells: bool) -> None:
         """The loop begins. What was loaded must be what it goes on from: a script's own checkpoint is older."""
+        if self._carried is not None and tells:
+            self._carried.begin()
         loaded, self._loaded = self._loaded, {}
         if tells and loaded and self._versions() != loaded:
             say(
@@ -108,6 +117,8 @@ class Forgotten:
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
+        if self._carried is not None and turn in _LOOK_AFTER:
+            self._carried.look()
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
@@ -124,6 +135,7 @@ class Forgotten:
     def check(self) -> None:
         began = time.monotonic()
         self._check()
+        self._check_carried()
         now = time.monotonic()
         self._next_check = now + (now - began) / _SHARE
 
@@ -145,6 +157,17 @@ class Forgotten:
             f"WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}. Give train() all "
             "models, optimizers and schedulers (a list or a dict of them), the rest as also={'name': object}.",
         )
+
+    def _check_carried(self) -> None:
+        if self._carried is None:
+            return
+        self._carried.look()
+        found = {name: what for name, what in sorted(self._carried.found().items()) if what not in self._told}
+        if found:
+            self._told |= set(found.values())
+            self._link.forgets(len(self._told))
+            what = ", ".join(found.values())
+            say(f"WARNING: not saved, so a move or a restart sets it back: {what}. {remedy(found)}")
 
     def _going_on(self) -> Iterator[tuple[Any, str, Any]]:
         """Each object that goes on, what it is called, and how far it has come."""
