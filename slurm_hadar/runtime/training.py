@@ -489,7 +489,7 @@ class Run:
 
     @property
     def _conditions(self) -> Conditions:
-        return Conditions(classes_of(self._parts), self._feed.epoch_batches, self._feed.chosen, self._drawn)
+        return Conditions(classes_of(self._parts), *self._feed.made_of, self._drawn)
 
     @property
     def _samples_per_step(self) -> int | None:

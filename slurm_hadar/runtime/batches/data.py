@@ -7,7 +7,6 @@ put back. Shuffles are exactly those of an ordinary loop over the same loader; n
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 from array import array
@@ -63,6 +62,8 @@ class Feed:
         self._seed: int | None = None
         self._epoch_rng: dict[str, Any] | None = None
         self._epoch_kept = 0
+        #: As the script has made it: how many batches an epoch has, and which samples its subsets.
+        self.made_of = self.epoch_batches, _chosen(source)
 
     def next(self) -> Any:
         """The next batch; a used-up epoch is followed by the next. Raises ValueError if an epoch has none."""
@@ -131,15 +132,6 @@ class Feed:
     def is_over(self, data: Any) -> bool:
         """Whether its batches come from this data set, as far as can be told: a function makes whatever it likes."""
         return callable(self._source) or any(one is data for one in held_by(self._source))
-
-    @functools.cached_property
-    def chosen(self) -> str | None:
-        """What tells the samples of its subsets, as of a random split, from others; None where it has none."""
-        from torch.utils.data import Subset
-
-        subsets = [one for one in held_by(self._source) if isinstance(one, Subset)]
-        numbers = [array("q", map(int, one.indices)).tobytes() for one in subsets]
-        return hashlib.blake2b(b"".join(numbers), digest_size=8).hexdigest() if subsets else None
 
     @property
     def batch_size(self) -> int | None:
@@ -241,6 +233,15 @@ class Feed:
         else:
             source = _called(self._source, self.epoch)
         return source
+
+
+def _chosen(source: Any) -> str | None:
+    """What tells the samples of its subsets, as of a random split, from others; None where it has none."""
+    from torch.utils.data import Subset
+
+    subsets = [one for one in held_by(source) if isinstance(one, Subset)]
+    numbers = [array("q", map(int, one.indices)).tobytes() for one in subsets]
+    return hashlib.blake2b(b"".join(numbers), digest_size=8).hexdigest() if subsets else None
 
 
 def _called(source: Callable[..., Iterable[Any]], epoch: int) -> Iterable[Any]:

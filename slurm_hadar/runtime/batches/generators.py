@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slurm_hadar.runtime.batches.lists import changed_lists
+
 __all__ = ["counts_of_data", "followed", "generators_in", "generators_of", "held_by"]
 
 _MOST = 20_000  # of objects that are looked at: some milliseconds
@@ -35,7 +37,7 @@ _first: dict[int, tuple[weakref.ref[Any], dict[str, float]]] = {}  # what counts
 
 def generators_of(source: Any) -> list[Any]:
     """What the script draws its order from, whose states belong to the position: generators of PyTorch, NumPy and
-    Python, and the numbers of its samplers and data that change.
+    Python, and the numbers of its samplers and data, the lists of samplers and the indices of subsets that change.
 
     Each is ``of`` something that is held at ``path``, and has ``get_state``, ``set_state`` and ``manual_seed``.
     PyTorch's that are named ``generator``, of loader and samplers, come first, as in all versions.
@@ -48,11 +50,15 @@ def generators_of(source: Any) -> list[Any]:
     first = [known[key] for key in dict.fromkeys(named) if key in known]
     rest = [drawn for drawn in known.values() if drawn not in first]
     data = [(path, one) for path, one, _ in found if _is_data(one)]
+    stateful = [_Stateful(path, one) for path, one in data if _keeps_state(one)]
+    by_itself, said_for = {id(one.of) for one in stateful}, [one.path.rstrip("$") + "." for one in stateful]
     return [
         *first,
         *rest,
         *(_Weights(path, one) for path, one in data if _is_weighted(one)),
-        *(_Stateful(path, one) if _keeps_state(one) else _Counts(path, one) for path, one in data),
+        *stateful,
+        *(_Counts(path, one) for path, one in data if id(one) not in by_itself),
+        *changed_lists((path, one) for path, one, _ in found if not path.startswith(tuple(said_for))),
     ]
 
 
