@@ -20,11 +20,12 @@ from typing import Any
 
 from slurm_hadar.runtime.batches.lists import changed_lists
 
-__all__ = ["counts_of_data", "followed", "generators_in", "generators_of", "held_by"]
+__all__ = ["counts_of_data", "followed", "generators_in", "generators_of", "generators_within", "held_by"]
 
 _MOST = 20_000  # of objects that are looked at: some milliseconds
 _WIDEST = 1024  # of lists and dicts: longer ones are data
 _DEEPEST = 12
+_FEW, _NEAR = 2000, 5  # the same where nothing says that it is of the data
 _SPAWNED = "spawned"
 _WITHIN = "\0"  # between the name of a dict and a name in it
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.BuiltinFunctionType)
@@ -80,6 +81,34 @@ def generators_in(models: Mapping[str, Any]) -> list[Any]:
     return list(found.values())
 
 
+def generators_within(named: Mapping[str, Any]) -> list[Any]:
+    """Those that objects of the script hold, as an environment does; ``path`` begins with the object's name. Not those
+    of models, of libraries' objects, and of functions."""
+    found, left, known = dict[int, Any](), _MOST, _everybodys()
+    for name, one in named.items():
+        try:
+            held = list(_held(_Inside({name: one}), min(left, _FEW), _NEAR)) if _is_an_object(one) else []
+        except Exception:  # whatever an object of the script thinks of being looked at
+            continue
+        left = max(1, left - len(held))
+        found |= {id(drawn.of): drawn for _, _, drawn in held if drawn is not None and id(drawn.of) not in known}
+    return list(found.values())
+
+
+def _is_an_object(one: Any) -> bool:
+    if isinstance(one, (*_PLAIN, types.FunctionType, types.MethodType)):
+        return False
+    return not hasattr(type(one), "named_parameters") and not _is_of_a_library(type(one), *_LIBRARIES)
+
+
+def _everybodys() -> set[int]:
+    """The generators of Python and NumPy themselves, which are saved in any case."""
+    numpy = sys.modules.get("numpy")
+    own = getattr(getattr(numpy, "random", None), "mtrand", None)
+    rand = getattr(own, "_rand", None)
+    return {id(getattr(random, "_inst", None)), id(rand), id(getattr(rand, "_bit_generator", None))}
+
+
 class _Inside:
     """A root of what is gone through, however much there is."""
 
@@ -102,15 +131,15 @@ def counts_of_data(source: Any) -> dict[str, Any]:
     return found
 
 
-def _held(source: Any) -> Iterator[tuple[str, Any, Any]]:
+def _held(source: Any, most: int = _MOST, deepest: int = _DEEPEST) -> Iterator[tuple[str, Any, Any]]:
     """All that is held, each once: the shortest path to it, itself, and what :func:`followed` makes of it."""
     seen = {id(source)}
     queue: deque[tuple[str, int, Any]] = deque([("", 0, source)])
-    while queue and len(seen) < _MOST:
+    while queue and len(seen) < most:
         path, depth, one = queue.popleft()
         drawn = followed(path, one)
         yield path, one, drawn
-        if depth == _DEEPEST or drawn is not None:
+        if depth == deepest or drawn is not None:
             continue
         for name, value in _inside(one):
             if not isinstance(value, _PLAIN) and id(value) not in seen:
