@@ -28,18 +28,21 @@ def live(code: types.CodeType, at: int) -> frozenset[str]:
     place = {step.offset: n for n, step in enumerate(steps)}
     deeds = _deeds(steps)
     after = [_after(n, step, place) for n, step in enumerate(steps)]
-    alive: list[frozenset[str]] = [frozenset()] * len(steps)
+    bits = {name: 1 << n for n, name in enumerate(dict.fromkeys(name for found in deeds for _, name in found))}
+    alive = [0] * len(steps)  # sets of names
     changed = True
     while changed:  # against the flow, until nothing is new
         changed = False
         for n in range(len(steps) - 1, -1, -1):
-            names = frozenset().union(*(alive[m] for m in after[n]))
+            names = 0
+            for m in after[n]:
+                names |= alive[m]
             for kind, name in reversed(deeds[n]):
-                names = names | {name} if kind == _READ else names - {name}
+                names = names | bits[name] if kind == _READ else names & ~bits[name]
             if names != alive[n]:
                 alive[n], changed = names, True
-    begin = next((n for n, step in enumerate(steps) if step.offset > at), None)
-    return frozenset() if begin is None else alive[begin]
+    begin = next((alive[n] for n, step in enumerate(steps) if step.offset > at), 0)
+    return frozenset(name for name, bit in bits.items() if begin & bit)
 
 
 @functools.lru_cache(maxsize=64)
