@@ -156,8 +156,8 @@ def train(
     if saver is not None and gang.leads:
         warn_of_what_cannot_be_loaded(parts["model"])
         warn_of_what_cannot_be_saved(spec.state, plain)
-    drawn_from = [*feed.drawn_from, *(one.of for one in with_state.values() if hasattr(one, "of"))]
-    beside = Beside.of(sys._getframe(1), drawn_from, feed)  # noqa: SLF001 - what the script has where it calls this
+    mine = [*(one for part in parts.values() for one in part.values()), spec.state, plain]
+    beside = Beside.of(sys._getframe(1), mine, feed)  # noqa: SLF001 - what the script has where it calls this
     return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance, beside)
 
 
@@ -489,7 +489,7 @@ class Run:
 
     @property
     def _conditions(self) -> Conditions:
-        return Conditions(classes_of(self._parts), self._feed.epoch_batches, self._feed.chosen, self._drawn)
+        return Conditions(classes_of(self._parts), *self._feed.made_of, self._drawn)
 
     @property
     def _samples_per_step(self) -> int | None:

@@ -7,9 +7,11 @@ put back. Shuffles are exactly those of an ordinary loop over the same loader; n
 
 from __future__ import annotations
 
-import functools
+import gc
 import hashlib
 import inspect
+import itertools
+import types
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count, islice
@@ -22,6 +24,8 @@ from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
 from slurm_hadar.runtime.batches.shares import Shares
 
 __all__ = ["Feed", "enter", "warm_up"]
+
+_NEAR, _FEW = 4, 1000  # of what iterators hold
 
 
 class Feed:
@@ -63,6 +67,8 @@ class Feed:
         self._seed: int | None = None
         self._epoch_rng: dict[str, Any] | None = None
         self._epoch_kept = 0
+        #: As the script has made it: how many batches an epoch has, and which samples its subsets.
+        self.made_of = self.epoch_batches, _chosen(source)
 
     def next(self) -> Any:
         """The next batch; a used-up epoch is followed by the next. Raises ValueError if an epoch has none."""
@@ -129,17 +135,25 @@ class Feed:
         return counts_of_data(self._source)
 
     def is_over(self, data: Any) -> bool:
-        """Whether its batches come from this data set, as far as can be told: a function makes whatever it likes."""
-        return callable(self._source) or any(one is data for one in held_by(self._source))
+        """Whether its batches come from this data set, as far as can be told: a function makes whatever it likes, and
+        ``itertools.cycle`` gives what it has seen once again and again."""
+        if callable(self._source) or any(one is data for one in held_by(self._source)):
+            return True
+        return isinstance(self._source, itertools.cycle) and _reaches(self._source, data)
 
-    @functools.cached_property
-    def chosen(self) -> str | None:
-        """What tells the samples of its subsets, as of a random split, from others; None where it has none."""
-        from torch.utils.data import Subset
+    def goes_through(self, data: Any) -> bool:
+        """Whether it is a generator that goes through a loader of this data set by itself."""
+        return isinstance(self._source, types.GeneratorType) and _reaches(self._source, data)
 
-        subsets = [one for one in held_by(self._source) if isinstance(one, Subset)]
-        numbers = [array("q", map(int, one.indices)).tobytes() for one in subsets]
-        return hashlib.blake2b(b"".join(numbers), digest_size=8).hexdigest() if subsets else None
+    @property
+    def kept_stream(self) -> bool:
+        """Whether it is in a later epoch of a stream whose workers are kept: they go on from what they were."""
+        from torch.utils.data import DataLoader, IterableDataset
+
+        one = self._source
+        if not (self.epoch and isinstance(one, DataLoader) and isinstance(one.dataset, IterableDataset)):
+            return False
+        return bool(one.num_workers and one.persistent_workers)
 
     @property
     def batch_size(self) -> int | None:
@@ -241,6 +255,31 @@ class Feed:
         else:
             source = _called(self._source, self.epoch)
         return source
+
+
+def _reaches(source: Any, data: Any) -> bool:
+    """Whether an iterator holds it, which Python alone knows."""
+    seen, level = {id(source)}, [source]
+    for _ in range(_NEAR):
+        level = [one for one in gc.get_referents(*level) if not isinstance(one, (type, types.ModuleType, dict))][:_FEW]
+        level += [one for held in map(vars, filter(_has_own, level)) for one in held.values()]
+        level = [one for one in level if id(one) not in seen and not seen.add(id(one))]  # type: ignore[func-returns-value]
+        if any(one is data for one in level):
+            return True
+    return False
+
+
+def _has_own(one: Any) -> bool:
+    return isinstance(getattr(one, "__dict__", None), dict)
+
+
+def _chosen(source: Any) -> str | None:
+    """What tells the samples of its subsets, as of a random split, from others; None where it has none."""
+    from torch.utils.data import Subset
+
+    subsets = [one for one in held_by(source) if isinstance(one, Subset)]
+    numbers = [array("q", map(int, one.indices)).tobytes() for one in subsets]
+    return hashlib.blake2b(b"".join(numbers), digest_size=8).hexdigest() if subsets else None
 
 
 def _called(source: Callable[..., Iterable[Any]], epoch: int) -> Iterable[Any]:

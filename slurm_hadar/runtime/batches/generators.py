@@ -18,11 +18,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["counts_of_data", "followed", "generators_in", "generators_of", "held_by"]
+from slurm_hadar.runtime.batches.lists import changed_lists
+
+__all__ = ["counts_of_data", "followed", "generators_in", "generators_of", "generators_within", "held_by"]
 
 _MOST = 20_000  # of objects that are looked at: some milliseconds
 _WIDEST = 1024  # of lists and dicts: longer ones are data
 _DEEPEST = 12
+_FEW, _NEAR = 2000, 5  # the same where nothing says that it is of the data
 _SPAWNED = "spawned"
 _WITHIN = "\0"  # between the name of a dict and a name in it
 _PLAIN = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.BuiltinFunctionType)
@@ -35,7 +38,7 @@ _first: dict[int, tuple[weakref.ref[Any], dict[str, float]]] = {}  # what counts
 
 def generators_of(source: Any) -> list[Any]:
     """What the script draws its order from, whose states belong to the position: generators of PyTorch, NumPy and
-    Python, and the numbers of its samplers and data that change.
+    Python, and the numbers of its samplers and data, the lists of samplers and the indices of subsets that change.
 
     Each is ``of`` something that is held at ``path``, and has ``get_state``, ``set_state`` and ``manual_seed``.
     PyTorch's that are named ``generator``, of loader and samplers, come first, as in all versions.
@@ -48,11 +51,15 @@ def generators_of(source: Any) -> list[Any]:
     first = [known[key] for key in dict.fromkeys(named) if key in known]
     rest = [drawn for drawn in known.values() if drawn not in first]
     data = [(path, one) for path, one, _ in found if _is_data(one)]
+    stateful = [_Stateful(path, one) for path, one in data if _keeps_state(one)]
+    by_itself, said_for = {id(one.of) for one in stateful}, [one.path.rstrip("$") + "." for one in stateful]
     return [
         *first,
         *rest,
         *(_Weights(path, one) for path, one in data if _is_weighted(one)),
-        *(_Stateful(path, one) if _keeps_state(one) else _Counts(path, one) for path, one in data),
+        *stateful,
+        *(_Counts(path, one) for path, one in data if id(one) not in by_itself),
+        *changed_lists((path, one) for path, one, _ in found if not path.startswith(tuple(said_for))),
     ]
 
 
@@ -72,6 +79,34 @@ def generators_in(models: Mapping[str, Any]) -> list[Any]:
     }
     found = {id(drawn.of): drawn for _, _, drawn in _held(_Inside(inside)) if drawn is not None}
     return list(found.values())
+
+
+def generators_within(named: Mapping[str, Any]) -> list[Any]:
+    """Those that objects of the script hold, as an environment does; ``path`` begins with the object's name. Not those
+    of models, of libraries' objects, and of functions."""
+    found, left, known = dict[int, Any](), _MOST, _everybodys()
+    for name, one in named.items():
+        try:
+            held = list(_held(_Inside({name: one}), min(left, _FEW), _NEAR)) if _is_an_object(one) else []
+        except Exception:  # whatever an object of the script thinks of being looked at
+            continue
+        left = max(1, left - len(held))
+        found |= {id(drawn.of): drawn for _, _, drawn in held if drawn is not None and id(drawn.of) not in known}
+    return list(found.values())
+
+
+def _is_an_object(one: Any) -> bool:
+    if isinstance(one, (*_PLAIN, types.FunctionType, types.MethodType)):
+        return False
+    return not hasattr(type(one), "named_parameters") and not _is_of_a_library(type(one), *_LIBRARIES)
+
+
+def _everybodys() -> set[int]:
+    """The generators of Python and NumPy themselves, which are saved in any case."""
+    numpy = sys.modules.get("numpy")
+    own = getattr(getattr(numpy, "random", None), "mtrand", None)
+    rand = getattr(own, "_rand", None)
+    return {id(getattr(random, "_inst", None)), id(rand), id(getattr(rand, "_bit_generator", None))}
 
 
 class _Inside:
@@ -96,15 +131,15 @@ def counts_of_data(source: Any) -> dict[str, Any]:
     return found
 
 
-def _held(source: Any) -> Iterator[tuple[str, Any, Any]]:
+def _held(source: Any, most: int = _MOST, deepest: int = _DEEPEST) -> Iterator[tuple[str, Any, Any]]:
     """All that is held, each once: the shortest path to it, itself, and what :func:`followed` makes of it."""
     seen = {id(source)}
     queue: deque[tuple[str, int, Any]] = deque([("", 0, source)])
-    while queue and len(seen) < _MOST:
+    while queue and len(seen) < most:
         path, depth, one = queue.popleft()
         drawn = followed(path, one)
         yield path, one, drawn
-        if depth == _DEEPEST or drawn is not None:
+        if depth == deepest or drawn is not None:
             continue
         for name, value in _inside(one):
             if not isinstance(value, _PLAIN) and id(value) not in seen:

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.data import Feed
-from slurm_hadar.runtime.batches.generators import followed, generators_in
+from slurm_hadar.runtime.batches.generators import followed, generators_in, generators_within
 from slurm_hadar.runtime.checkpoint import sharded
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
+from slurm_hadar.runtime.checkpoint.carried import Carried, remedy
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 
@@ -29,6 +30,16 @@ _DISTRIBUTED = (
     ("ddp_comm_hooks.powerSGD_hook", "PowerSGDState", "iter"),
     ("ddp_comm_hooks.post_localSGD_hook", "PostLocalSGDState", "iter"),
 )
+_LOOK_AFTER = (1, 2, 3)  # turns; and when it is checked
+_KEPT_STREAM = (
+    "loader workers that are kept (persistent_workers=True) go on with their random numbers from one epoch of a stream "
+    "to the next, and no checkpoint holds these: after a move or a restart the stream may come in another order. With "
+    "persistent_workers=False each epoch is as it would have been"
+)
+_WITHIN_A_GENERATOR = (
+    "the place in the DataLoader that the generator given as loader= goes through (give the DataLoader itself: the "
+    "loop begins its next epoch by itself)"
+)
 _SHARE = 0.05  # of the time, at most, where saves follow each other closely
 _LARGE, _LOOKED_AT = 1 << 20, 1 << 16  # of a model that was not given: elements of a tensor, and of what is looked at
 
@@ -37,22 +48,34 @@ _all: weakref.WeakSet[Forgotten] = weakref.WeakSet()  # of this process's traini
 
 class Beside(NamedTuple):
     """What a script has where it calls ``train``, has not given to it, and may go on with the training: things with a
-    state, by what they are, and models by name; and whether the place in a data set is saved."""
+    state, by what they are, models by name, and plain tensors; and whether the place in a data set is saved."""
 
     drawn: Mapping[str, Any] = {}
     models: Mapping[str, Any] = {}
     is_kept: Callable[[Any], bool] = lambda _data: True
+    goes_through: Callable[[Any], bool] = lambda _data: False
+    kept_stream: Callable[[], bool] = lambda: False
+    carried: Carried | None = None
 
     @classmethod
-    def of(cls, frame: types.FrameType, drawn_from: Iterable[Any], feed: Feed) -> Beside:
-        """In the variables of ``frame``, the attributes of its ``self``, and the data of ``feed``. ``drawn_from``:
-        generators that are saved."""
+    def of(cls, frame: types.FrameType, mine: list[Any], feed: Feed) -> Beside:
+        """In the variables of ``frame``, the attributes of its ``self``, and the data of ``feed``. ``mine``: what is
+        saved."""
+        drawn_from = [*feed.drawn_from, *(one.of for one in mine if hasattr(one, "of"))]
         own = frame.f_locals.get("self")
         held = {f"self.{name}": value for name, value in getattr(own, "__dict__", {}).items()}
         there = {**frame.f_globals, **frame.f_locals, **held}
         nn = sys.modules.get("torch.nn")
         models = {n: v for n, v in there.items() if nn is not None and isinstance(v, nn.Module)}
-        return cls(feed.counts | _generators(there, drawn_from), models, feed.is_over)
+        generators = _generators(there, drawn_from, mine)
+        loaded = [id(one.dataset) for one in mine if hasattr(one, "dataset")]  # loaders that keep their place
+
+        def is_kept(data: Any) -> bool:
+            return id(data) in loaded or feed.is_over(data)
+
+        weights = [getattr(sampler, "weights", None) for sampler in feed.drawn_from]
+        carried = Carried.of(frame, lambda: [*mine, *weights])
+        return cls(feed.counts | generators, models, is_kept, feed.goes_through, lambda: feed.kept_stream, carried)
 
 
 class Forgotten:
@@ -80,6 +103,7 @@ class Forgotten:
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
         self._beside, self._drawn = beside or Beside(), dict[str, bytes]()
+        self._carried = self._beside.carried
         self._others: Mapping[str, Mapping[str, int]] = {}
         self._loaded: Mapping[int, int] = {}
         self._given = [_Switches.of(one) for one in self._saved]
@@ -95,6 +119,8 @@ class Forgotten:
 
     def begin(self, tells: bool) -> None:
         """The loop begins. What was loaded must be what it goes on from: a script's own checkpoint is older."""
+        if self._carried is not None and tells:
+            self._carried.begin()
         loaded, self._loaded = self._loaded, {}
         if tells and loaded and self._versions() != loaded:
             say(
@@ -108,6 +134,8 @@ class Forgotten:
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
+        if self._carried is not None and turn in _LOOK_AFTER:
+            self._carried.look()
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
@@ -124,6 +152,8 @@ class Forgotten:
     def check(self) -> None:
         began = time.monotonic()
         self._check()
+        self._check_carried()
+        self._check_stream()
         now = time.monotonic()
         self._next_check = now + (now - began) / _SHARE
 
@@ -141,10 +171,31 @@ class Forgotten:
             return
         self._told |= found
         self._link.forgets(len(self._told))
-        say(
-            f"WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}. Give train() all "
-            "models, optimizers and schedulers (a list or a dict of them), the rest as also={'name': object}.",
+        advice = (
+            " Give train() all models, optimizers and schedulers (a list or a dict of them), the rest as "
+            "also={'name': object}."
         )
+        say(
+            f"WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}."
+            + ("" if new == [_WITHIN_A_GENERATOR] else advice)
+        )
+
+    def _check_stream(self) -> None:
+        if _KEPT_STREAM not in self._told and self._beside.kept_stream():
+            self._told.add(_KEPT_STREAM)
+            self._link.forgets(len(self._told))
+            say(f"WARNING: {_KEPT_STREAM}")
+
+    def _check_carried(self) -> None:
+        if self._carried is None:
+            return
+        self._carried.look()
+        found = {name: what for name, what in sorted(self._carried.found().items()) if what not in self._told}
+        if found:
+            self._told |= set(found.values())
+            self._link.forgets(len(self._told))
+            what = ", ".join(found.values())
+            say(f"WARNING: not saved, so a move or a restart sets it back: {what}. {remedy(found)}")
 
     def _going_on(self) -> Iterator[tuple[Any, str, Any]]:
         """Each object that goes on, what it is called, and how far it has come."""
@@ -152,6 +203,8 @@ class Forgotten:
             of = getattr(one, "_dataset", None)
             if of is None:
                 yield one, type(one).__name__, count
+            elif self._beside.goes_through(of):
+                yield one, _WITHIN_A_GENERATOR, count
             elif not self._beside.is_kept(of):
                 yield one, f"the place in another DataLoader, of {type(of).__name__} (it begins anew)", count
 
@@ -269,19 +322,44 @@ def _differ(given: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
     return any(now.get(key, value) != value for key, value in given.items())
 
 
-def _generators(there: Mapping[str, Any], saved: Iterable[Any]) -> dict[str, Any]:
-    """Those that are among these variables, or were given to a loader that shuffles, but for those that are ``saved``:
-    what draws from them in the loop would begin anew in the next run."""
+def _generators(there: Mapping[str, Any], saved: Iterable[Any], mine: Iterable[Any]) -> dict[str, Any]:
+    """Those that are among these variables, or were given to a loader that shuffles, or are held by an object, but for
+    those that are ``saved``, by themselves or by what is ``mine``: what draws from them in the loop would begin anew in
+    the next run."""
+    own = [one for one in mine if not isinstance(one, (dict, list))]
     known = {id(one) for one in saved}
-    found = {}
+    known |= {id(drawn.of) for drawn in generators_within({f"{n}": one for n, one in enumerate(own)})}
+    known_loaders, found = {id(one) for one in own}, dict[str, Any]()
     data = sys.modules.get("torch.utils.data")
     for name, value in there.items():
         loads = data is not None and isinstance(value, data.DataLoader)
+        if loads and id(value) in known_loaders:
+            continue
         drawn = followed(name, getattr(value.sampler, "generator", None) if loads else value)
         if drawn is not None and id(drawn.of) not in known:
             known.add(id(drawn.of))
             found[f"random number generator {name}"] = drawn
+    held = dict[str, list[Any]]()
+    for drawn in generators_within(there):
+        if id(drawn.of) not in known:
+            known.add(id(drawn.of))
+            held.setdefault(drawn.path.strip(".").split(".")[0], []).append(drawn)
+    for name, several in held.items():
+        first = several[0].path.strip(".")
+        what = (
+            f"random number generator {first} (with what else {name} holds: give also= something that saves all of it)"
+        )
+        found[what] = _Several(several)
     return found
+
+
+class _Several(NamedTuple):
+    """Generators that one object holds."""
+
+    of: list[Any]
+
+    def get_state(self) -> Any:
+        return [_state_of(one) for one in self.of]
 
 
 def _state_of(generator: Any) -> bytes:

@@ -147,6 +147,35 @@ for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)):
     step(torch.full((2, 3), 0.1 * i).bfloat16()); told()
 print(optimizer.made)
 """,
+    "other indices of a subset, and more of them": """
+from torch.utils.data import Subset
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1); mine = list(range(8)); pools = []
+for own in (mine, torch.arange(8)): pools.append(Subset(data, own))
+loader = DataLoader(torch.utils.data.ConcatDataset(pools), 4, shuffle=True)
+for x in (run := slurm_hadar.train(net, optimizer, total_steps=24, loader=loader)):
+    step(x); mine.append(run.step); pools[1].indices = torch.randperm(40)[:8]; told()
+assert len(mine) == 32, mine
+""",
+    "indices of a subset that are another list": """
+from torch.utils.data import Subset
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1); mine = list(range(8)); pool = Subset(data, mine)
+for x in (run := slurm_hadar.train(net, optimizer, total_steps=24, loader=DataLoader(pool, 2, shuffle=True))):
+    step(x)
+    if run.step % 4 == 3: pool.indices = torch.randperm(40)[:8].tolist()
+    told()
+assert mine == list(range(8)), mine
+""",
+    "a sampler that shuffles its lists in place": """
+class Buckets(torch.utils.data.Sampler):
+    def __init__(self): self.buckets, self.names = [list(range(n, 40, 4)) for n in range(4)], ["a", "b", "c"]
+    def __iter__(self):
+        random.shuffle(self.names)
+        for bucket in self.buckets: random.shuffle(bucket); yield list(bucket[: 1 + self.names.index("b")])
+    def __len__(self): return 4
+random.seed(0); optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in (run := slurm_hadar.train(net, optimizer, total_steps=24, loader=DataLoader(data, batch_sampler=Buckets()))):
+    step(x); told()
+""",
     "a whole number that is a float": """
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for i in (run := slurm_hadar.train(net, optimizer, total_steps=1.4e1)): step(torch.ones(2, 3)); told()

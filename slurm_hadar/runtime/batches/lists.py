@@ -1,0 +1,102 @@
+"""Which samples are drawn, where a script changes that in its loop: the indices of its subsets (active learning, mining
+of hard examples), and lists of a sampler's that it shuffles in place.
+
+What is as it was at first is not saved. What has changed belongs to the position, as random states do: as it was when
+the epoch began, of which the order follows, and as it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+__all__ = ["changed_lists"]
+
+_first: dict[int, tuple[Any, Any, list[Any]]] = {}  # a subset, its indices as they were first seen, and their numbers
+_SAMPLERS = (".sampler", ".batch_sampler")
+
+
+def changed_lists(held: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+    """Of what a loader holds, by path."""
+    data = sys.modules.get("torch.utils.data")
+    for path, one in held:
+        if data is not None and isinstance(one, data.Subset):
+            yield _Chosen(path, one)
+        elif type(one) is list and path.startswith(_SAMPLERS) and _is_of_numbers(one):
+            yield _List(path, one)
+
+
+def _is_of_numbers(one: list[Any]) -> bool:
+    return bool(one) and (all(type(n) is int for n in one) or all(type(n) is str for n in one))
+
+
+class _Chosen:
+    """A subset's indices: others, or other ones in the same list."""
+
+    def __init__(self, path: str, subset: Any) -> None:
+        self.path, self.of = f"{path}%", subset
+        known, *_ = _first.get(id(subset), (None,))
+        if known is None or known() is not subset:
+            key = id(subset)
+            gone = weakref.ref(subset, lambda _: _first.pop(key, None))
+            _first[key] = gone, subset.indices, _numbers(subset.indices)
+
+    def get_state(self) -> Any:
+        _, own, first = _first[id(self.of)]
+        if _numbers(self.of.indices) == first:
+            return None
+        return {"indices": _packed(_numbers(self.of.indices)), "in_place": self.of.indices is own}
+
+    def set_state(self, state: Any) -> None:
+        _, own, first = _first[id(self.of)]
+        if state is None or state["in_place"]:
+            self.of.indices = own
+        indices = first if state is None else _unpacked(state["indices"])
+        if _numbers(self.of.indices) == indices:
+            return
+        if hasattr(own, "new_tensor"):
+            self.of.indices = own.new_tensor(indices)
+        elif hasattr(own, "tolist"):  # NumPy's
+            self.of.indices = sys.modules["numpy"].array(indices)
+        elif type(own) is list and (state is None or state["in_place"]):
+            own[:] = indices  # the script has it under another name, it may be
+        else:
+            self.of.indices = list(indices)
+
+    def manual_seed(self, seed: int) -> None:
+        """They are no chance."""
+
+
+def _numbers(indices: Any) -> list[Any]:
+    return list(indices.tolist() if hasattr(indices, "tolist") else indices)
+
+
+class _List:
+    """One that a sampler shuffles in place. One that it makes anew in each epoch stays as it is."""
+
+    def __init__(self, path: str, held: list[Any]) -> None:
+        self.path, self.of, self._first = f"{path}%", held, list(held)
+
+    def get_state(self) -> Any:
+        return None if self.of == self._first else _packed(self.of)
+
+    def set_state(self, state: Any) -> None:
+        self.of[:] = self._first if state is None else _unpacked(state)
+
+    def manual_seed(self, seed: int) -> None:
+        """They are no chance."""
+
+
+def _packed(numbers: list[Any]) -> Any:
+    """As a tensor where it can be: a checkpoint of long lists takes long."""
+    import torch
+
+    if all(isinstance(n, str) for n in numbers):
+        return list(numbers)
+    return torch.tensor([int(n) for n in numbers], dtype=torch.int64)
+
+
+def _unpacked(state: Any) -> list[Any]:
+    return list(state.tolist() if hasattr(state, "tolist") else state)
