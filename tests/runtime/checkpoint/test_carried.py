@@ -179,6 +179,7 @@ def main():
     for i in run:
         output = step(drawn()); made.append(weakref.ref(output)); told()
     del output
+    gc.collect()
     return [one() for one in made]
 print(main().count(None))
 """
