@@ -55,10 +55,9 @@ class NoData:
     """Batches of nothing."""
 
     epoch = 0
-    epoch_batches = None
+    made_of = None, None
     batch_size = None
     drawn_from = ()
-    chosen = None
 
     def next(self) -> None:
         return None
