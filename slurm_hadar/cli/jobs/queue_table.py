@@ -34,11 +34,14 @@ def show(out: Console, lines: Sequence[Line]) -> None:
     """A pipe has room for everything."""
     now = time.time()
     rows = [_row(line, now) for line in lines]
-    if sum(_widths(rows).values()) + 2 * (len(_TITLES) - 1) <= out.width:
+    widths = _widths(rows)
+    if sum(widths.values()) + 2 * (len(_TITLES) - 1) <= out.width:
         out.print(_table(rows))
         return
-    kept = _kept(rows, out.width)
-    for text in _narrow(rows, kept, out.width):
+    if sum(n + 2 for title, n in widths.items() if title not in _BELOW) > out.width:
+        rows = [{**row, "NAME": _shortened(row["NAME"])} for row in rows]
+        widths = _widths(rows)
+    for text in _narrow(rows, widths, out.width):
         out.print(text, soft_wrap=True)
 
 
@@ -77,12 +80,12 @@ def _table(rows: Sequence[_Row]) -> Table:
     return table
 
 
-def _kept(rows: Sequence[_Row], width: int) -> tuple[str, ...]:
-    """The columns for which a line has room; names are cut where that is too little for all."""
-    if sum(n + 2 for title, n in _widths(rows).items() if title not in _BELOW) > width:
-        for row in rows:
-            row["NAME"] = row["NAME"] if len(row["NAME"]) <= _SHORT_NAME else row["NAME"][: _SHORT_NAME - 1] + "…"
-    widths = _widths(rows)
+def _shortened(name: str) -> str:
+    return name if len(name) <= _SHORT_NAME else name[: _SHORT_NAME - 1] + "…"
+
+
+def _kept(widths: dict[str, int], width: int) -> tuple[str, ...]:
+    """The columns for which a line has room."""
     left = width - sum(widths[t] + 2 for t in _ALWAYS)
     more = set()
     for title in _IF_ROOM:
@@ -99,11 +102,11 @@ def _widths(rows: Sequence[_Row]) -> dict[str, int]:
     return {title: max(len(title), *(cell_len(row[title]) for row in rows)) for title in _TITLES}
 
 
-def _narrow(rows: Sequence[_Row], kept: Sequence[str], width: int) -> Iterator[Text]:
+def _narrow(rows: Sequence[_Row], widths: dict[str, int], width: int) -> Iterator[Text]:
     """A heading, and of each job a line and what stands below it."""
     from rich.text import Text
 
-    widths = _widths(rows)
+    kept = _kept(widths, width)
     yield Text("  ".join(_padded(t, t, widths) for t in kept), style="bold")
     for row in rows:
         line = Text()
