@@ -31,6 +31,7 @@ _DISTRIBUTED = (
     ("ddp_comm_hooks.post_localSGD_hook", "PostLocalSGDState", "iter"),
 )
 _LOOK_AFTER = (1, 2, 3)  # turns; and when it is checked
+_NOT_SAVED = "not saved, so a move or a restart sets it back"
 _KEPT_STREAM = (
     "loader workers that are kept (persistent_workers=True) go on with their random numbers from one epoch of a stream "
     "to the next, and no checkpoint holds these: after a move or a restart the stream may come in another order. With "
@@ -169,22 +170,15 @@ class Forgotten:
         new = sorted(found - self._told)
         if not new:
             return
-        self._told |= found
-        self._link.forgets(len(self._told))
         advice = (
             " Give train() all models, optimizers and schedulers (a list or a dict of them), the rest as "
             "also={'name': object}."
         )
-        say(
-            f"WARNING: not saved, so a move or a restart sets it back: {', '.join(new)}."
-            + ("" if new == [_WITHIN_A_GENERATOR] else advice)
-        )
+        self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{'' if new == [_WITHIN_A_GENERATOR] else advice}")
 
     def _check_stream(self) -> None:
         if _KEPT_STREAM not in self._told and self._beside.kept_stream():
-            self._told.add(_KEPT_STREAM)
-            self._link.forgets(len(self._told))
-            say(f"WARNING: {_KEPT_STREAM}")
+            self._tell([_KEPT_STREAM], _KEPT_STREAM)
 
     def _check_carried(self) -> None:
         if self._carried is None:
@@ -192,10 +186,13 @@ class Forgotten:
         self._carried.look()
         found = {name: what for name, what in sorted(self._carried.found().items()) if what not in self._told}
         if found:
-            self._told |= set(found.values())
-            self._link.forgets(len(self._told))
-            what = ", ".join(found.values())
-            say(f"WARNING: not saved, so a move or a restart sets it back: {what}. {remedy(found)}")
+            self._tell(found.values(), f"{_NOT_SAVED}: {', '.join(found.values())}. {remedy(found)}")
+
+    def _tell(self, what: Iterable[str], words: str) -> None:
+        """Once: in the output, and to who asks the scheduler."""
+        self._told.update(what)
+        self._link.forgets(len(self._told))
+        say(f"WARNING: {words}")
 
     def _going_on(self) -> Iterator[tuple[Any, str, Any]]:
         """Each object that goes on, what it is called, and how far it has come."""
@@ -328,7 +325,7 @@ def _generators(there: Mapping[str, Any], saved: Iterable[Any], mine: Iterable[A
     the next run."""
     own = [one for one in mine if not isinstance(one, (dict, list))]
     known = {id(one) for one in saved}
-    known |= {id(drawn.of) for drawn in generators_within({f"{n}": one for n, one in enumerate(own)})}
+    known |= {id(drawn.of) for drawn in generators_within({str(n): one for n, one in enumerate(own)})}
     known_loaders, found = {id(one) for one in own}, dict[str, Any]()
     data = sys.modules.get("torch.utils.data")
     for name, value in there.items():
