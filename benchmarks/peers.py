@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from slurm_hadar.policies import registry
-from slurm_hadar.simulator.result import SimResult
+from slurm_hadar.simulator.outcome.result import SimResult
 from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import read_trace

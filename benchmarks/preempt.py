@@ -31,7 +31,7 @@ from slurm_hadar.controller.setup import steer
 from slurm_hadar.messages import CHANNEL_FILE, MAX_BYTES
 from slurm_hadar.model import EMPTY, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 
 SETTINGS = ("controller.mode=act", "controller.round_s=60", "guard.min_run_s=0", "guard.max_moves_per_job=1000",
             "jobs.ack_timeout_s=30")  # fmt: skip

@@ -28,7 +28,7 @@ from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.safety.guard import changes_of, limit
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.state import Write
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.store import ThroughputStore

@@ -28,7 +28,7 @@ from benchmarks.campaigns.daemon import Daemon
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.cluster.conf import MEMORY_MIB_PER_GPU
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 
 __all__ = ["KINDS", "Measured", "measure", "stage"]
 

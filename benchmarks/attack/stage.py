@@ -15,7 +15,7 @@ from benchmarks.campaigns.daemon import SHIM, Daemon
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.messages import ChannelInfo
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 
 __all__ = ["LICENCES", "NODES", "QOS_GPUS", "REGIMES", "ROUND_S", "Stage"]
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 
 from benchmarks.campaigns.daemon import Daemon
 from slurm_hadar.errors import SlurmError
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = ["LOOK_EVERY_S", "Lookout"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.campaigns.daemon import SHIM, Daemon
 from benchmarks.chaos.post import Proxy
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 
 __all__ = ["NODES", "Stage"]
 

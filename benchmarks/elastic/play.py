@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.elastic.data import CLUSTER, read_trace
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.compare import read_contenders
-from slurm_hadar.simulator.result import SimResult
+from slurm_hadar.simulator.outcome.result import SimResult
 from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces import Trace
 

@@ -12,8 +12,8 @@ from benchmarks.fidelity.scene import Scene
 from slurm_hadar.config import load
 from slurm_hadar.controller.cluster import asked_every_s
 from slurm_hadar.policies import registry
-from slurm_hadar.simulator.metrics import JobRow
-from slurm_hadar.simulator.result import SimResult
+from slurm_hadar.simulator.outcome.metrics import JobRow
+from slurm_hadar.simulator.outcome.result import SimResult
 from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces.model import Trace
 

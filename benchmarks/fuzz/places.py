@@ -12,7 +12,7 @@ from slurm_hadar.controller.record.recorder import JournalRecorder
 from slurm_hadar.messages import ChannelInfo, Order, Report, encode
 from slurm_hadar.model import Placement
 from slurm_hadar.simulator.traces import read_trace
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.survey import survey
 from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import reference

@@ -18,7 +18,7 @@ from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.cluster.daemon import controller_beside, hold_new_jobs
 from slurm_hadar.errors import ClusterError
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 
 __all__ = ["COPIES", "MIXES", "NODES", "MixJob", "MixRun", "Stint", "jobs_of", "run_mix"]
 

@@ -25,7 +25,7 @@ from slurm_hadar.errors import PolicyError
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.simulator.compare import read_contenders
-from slurm_hadar.simulator.result import SimResult
+from slurm_hadar.simulator.outcome.result import SimResult
 from slurm_hadar.simulator.run import bounds_of, simulate
 
 __all__ = ["BOUND", "Book", "Task", "code_of", "figures", "play", "play_all"]
@@ -104,7 +104,7 @@ def code_of(policy: str) -> str:
     if name:
         return name
     if label == BOUND:
-        module = "slurm_hadar.simulator.bounds"
+        module = "slurm_hadar.simulator.outcome.bounds"
     else:
         module = type(_policy(label)).__module__
     digest = hashlib.sha256()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from slurm_hadar.tuning.pool import GpuType, Limits
+from slurm_hadar.tuning.allocation.pool import GpuType, Limits
 from slurm_hadar.tuning.trials import Trial, height
 
 __all__ = ["optimum_s"]

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import click
 
-from slurm_hadar.tuning.allocator import TuningPolicy
-from slurm_hadar.tuning.pool import GpuType, Limits
+from slurm_hadar.tuning.allocation.allocator import TuningPolicy
+from slurm_hadar.tuning.allocation.pool import GpuType, Limits
 from slurm_hadar.tuning.simulation.run import simulate
 from slurm_hadar.tuning.trials import Trial
 

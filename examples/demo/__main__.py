@@ -33,7 +33,7 @@ from slurm_hadar.cluster.daemon import controller_beside, hold_new_jobs
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.errors import ClusterError
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent

@@ -17,7 +17,7 @@ from slurm_hadar.controller.cluster import asked_every_s
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.policies import registry
 from slurm_hadar.runtime.emulation import emulated_steps_per_s
-from slurm_hadar.simulator.result import SimResult
+from slurm_hadar.simulator.outcome.result import SimResult
 from slurm_hadar.simulator.run import SimOptions, simulate
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.throughput.table import reference

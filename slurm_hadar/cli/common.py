@@ -94,7 +94,7 @@ def open_journal(config: Config) -> ReadOnlyJournal:
 def as_in_the_queue(config: Config, job_id: str) -> str:
     """The id of a job in the queue: of a task of an array by Slurm's own number, which is what a script has in
     ``SLURM_JOB_ID``, that of the task. The same where Slurm does not tell."""
-    from slurm_hadar.slurm.cli import CliBackend
+    from slurm_hadar.slurm.backend.cli import CliBackend
     from slurm_hadar.slurm.shown import JOB_ID, shown
 
     try:

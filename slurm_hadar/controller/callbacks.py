@@ -29,7 +29,7 @@ class LoopCallbacks:
         """What round ``number`` did to Slurm, also where it broke off."""
 
     def asking(self, verb: str, words: Sequence[str]) -> None:
-        """As :class:`slurm_hadar.slurm.watched.Watcher` says."""
+        """As :class:`slurm_hadar.slurm.backend.watched.Watcher` says."""
 
     def called(self, name: str, seconds: float, failed: bool) -> None:
-        """As :class:`slurm_hadar.slurm.watched.Watcher` says."""
+        """As :class:`slurm_hadar.slurm.backend.watched.Watcher` says."""

@@ -14,7 +14,7 @@ from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.prediction.training import Trainer
 from slurm_hadar.controller.safety.leadership import Leadership
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 
 __all__ = ["Parts"]
 

@@ -31,9 +31,9 @@ from slurm_hadar.messages import CHANNEL_FILE, SYSTEM_CHANNEL, ChannelInfo
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.predict.store import VersionStore
-from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.select import choose
-from slurm_hadar.slurm.watched import WatchedBackend
+from slurm_hadar.slurm.backend.base import Backend
+from slurm_hadar.slurm.backend.select import choose
+from slurm_hadar.slurm.backend.watched import WatchedBackend
 
 __all__ = ["Assembly", "assemble", "channel_address", "channel_file", "steer"]
 

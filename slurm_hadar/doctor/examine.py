@@ -8,7 +8,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.doctor import host_checks, queue_checks, slurm_checks
 from slurm_hadar.doctor.finding import Finding, Verdict, cannot_tell
 from slurm_hadar.doctor.host import Host, inspect_host
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.survey import Survey, Unknown, survey
 
 __all__ = ["AWAY", "CHECKS", "examine", "judge"]

@@ -24,7 +24,7 @@ from slurm_hadar.controller.setup import channel_address, channel_file
 from slurm_hadar.controller.state_dir import chosen_state_dir, private_cluster
 from slurm_hadar.errors import ClusterError, ConfigError, StoreError
 from slurm_hadar.policies import registry
-from slurm_hadar.slurm.pyslurm import probe
+from slurm_hadar.slurm.backend.pyslurm import probe
 from slurm_hadar.slurm.survey import NOT_ASKED, Survey, Unknown, is_user
 
 __all__ = ["Host", "inspect_host"]

@@ -15,8 +15,8 @@ from typing import Any
 
 from slurm_hadar.errors import ConfigError, HadarError
 from slurm_hadar.policies import registry
+from slurm_hadar.simulator.outcome.result import SimResult
 from slurm_hadar.simulator.processes import CONTEXT, pool
-from slurm_hadar.simulator.result import SimResult
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.traces.model import Trace
 from slurm_hadar.throughput.table import ReferenceTable

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.simulator.metrics import JobRow
 from slurm_hadar.simulator.nodes import cluster_nodes, gpus_by_type
-from slurm_hadar.simulator.result import ClusterShape, Setting, SimResult
+from slurm_hadar.simulator.outcome.metrics import JobRow
+from slurm_hadar.simulator.outcome.result import ClusterShape, Setting, SimResult
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.virtual.cluster import Interval
 from slurm_hadar.slurm.accounting import AccountedJob

@@ -16,9 +16,9 @@ from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.errors import PolicyError
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.simulator.metrics import job_rows
 from slurm_hadar.simulator.options import SimOptions, unlimited
-from slurm_hadar.simulator.result import ClusterShape, RoundRow, Setting, SimResult
+from slurm_hadar.simulator.outcome.metrics import job_rows
+from slurm_hadar.simulator.outcome.result import ClusterShape, RoundRow, Setting, SimResult
 from slurm_hadar.simulator.setup import EPOCH, Setup
 from slurm_hadar.simulator.traces.model import Trace
 from slurm_hadar.simulator.virtual.cluster import Observation, Timing, VirtualCluster
@@ -61,8 +61,9 @@ def bounds_of(
     """Lower bounds on what any policy can reach: ``ttd_s`` and, unless ``jct`` is false, ``avg_jct_s``.
 
     Only the measured jobs count, and of those only the ones that fit somewhere. Empty where jobs may share GPUs, since
-    two on one may do more than one alone. ``variables`` as of :func:`slurm_hadar.simulator.bounds.lower_bounds`, None =
-    as many as are solved in seconds. Raises TraceError or ClusterError.
+    two on one may do more than one alone. ``variables`` as of
+    :func:`slurm_hadar.simulator.outcome.bounds.lower_bounds`, None = as many as are solved in seconds. Raises
+    TraceError or ClusterError.
     """
     options = options or SimOptions()
     if options.share is not None:
@@ -71,7 +72,7 @@ def bounds_of(
     ours = {*setup.counted} - setup.refused.keys()
     jobs = [j for j in setup.jobs if j.job_id in ours]
     copies = {j.job_id: best_rates(j.template, setup.nodes, len(j.copies)) for j in jobs if isinstance(j, ForkedJob)}
-    from slurm_hadar.simulator import bounds  # SciPy, which simulations alone do without
+    from slurm_hadar.simulator.outcome import bounds
 
     most = bounds.MOST_VARIABLES if variables is None else variables
     return bounds.lower_bounds([j.template for j in jobs], setup.nodes, jct=jct, copies=copies, variables=most)

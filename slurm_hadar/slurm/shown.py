@@ -76,7 +76,7 @@ class Shown:
 def shown(ask: _Ask, job_id: str) -> Shown | None:
     """What Slurm shows of a job, or of one task of an array; None if it does not know it (any more).
 
-    ``ask`` gives the output of a command (:meth:`slurm_hadar.slurm.cli.CliBackend.ask`). Raises SlurmError.
+    ``ask`` gives the output of a command (:meth:`slurm_hadar.slurm.backend.cli.CliBackend.ask`). Raises SlurmError.
     """
     try:
         text = ask("scontrol", "show", "job", job_id)

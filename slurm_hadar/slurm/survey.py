@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from slurm_hadar.errors import SlurmError, SlurmUnavailable
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.state import ClusterState, Daemon
 
 __all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "is_user", "name_of", "survey"]

@@ -17,7 +17,7 @@ from typing import Any
 from slurm_hadar.comment import compose
 from slurm_hadar.errors import CommentError, HadarError, JobFailed, SlurmError, SlurmUnavailable
 from slurm_hadar.joblog import say
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.parsing import job_state
 from slurm_hadar.slurm.shown import accounted
 from slurm_hadar.submission.files import CALL, make_folder, read_file, write_file

@@ -13,7 +13,7 @@ from typing import Any
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.messages import token_fingerprint
 from slurm_hadar.model import JobState, Partition
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import Bounds, ClusterState, Fittings, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
 from slurm_hadar.slurm.tres import fittings, parse_request, shares
 from slurm_hadar.testing.fake_limits import Limits, holds_gpus

@@ -28,7 +28,7 @@ from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -78,7 +78,7 @@ def test_wrong_rights_are_a_problem(
     from slurm_hadar.config import load
     from slurm_hadar.doctor.examine import judge
     from slurm_hadar.doctor.host import inspect_host
-    from slurm_hadar.slurm.cli import CliBackend
+    from slurm_hadar.slurm.backend.cli import CliBackend
     from slurm_hadar.slurm.survey import Survey, survey
 
     monkeypatch.setattr(os, "geteuid", lambda: pwd.getpwnam("nobody").pw_uid)

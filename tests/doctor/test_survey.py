@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.survey import Daemon, Survey, Unknown, survey
 
 CONFIG = """Configuration data as of 2026-11-22T03:41:56

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import policies, policies_page
 from benchmarks.peers import HOUR, read_peers
 from slurm_hadar.pages.trade_off import merged, trade_off
-from slurm_hadar.simulator import bounds
+from slurm_hadar.simulator.outcome import bounds
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parents[1] / "simulator" / "data" / "gavel"

@@ -29,9 +29,9 @@ from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState
 from slurm_hadar.service.reload import NEEDS_RESTART, compare
 from slurm_hadar.service.service import Service
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
+from slurm_hadar.slurm.backend.watched import WatchedBackend
 from slurm_hadar.slurm.state import Daemon
-from slurm_hadar.slurm.watched import WatchedBackend
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 from .conftest import MODEL, Site

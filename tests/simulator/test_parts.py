@@ -11,8 +11,8 @@ import pytest
 from slurm_hadar.errors import TraceError
 from slurm_hadar.model import Form, Job, Mix, Node, Speed
 from slurm_hadar.policies import registry
-from slurm_hadar.simulator.bounds import lower_bounds
-from slurm_hadar.simulator.metrics import busy_seconds, isolated_s
+from slurm_hadar.simulator.outcome.bounds import lower_bounds
+from slurm_hadar.simulator.outcome.metrics import busy_seconds, isolated_s
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
 from slurm_hadar.simulator.throughputs import Rates, load_table
 from slurm_hadar.simulator.traces.model import TraceJob

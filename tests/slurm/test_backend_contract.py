@@ -20,9 +20,9 @@ from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.cli import CliBackend
-from slurm_hadar.slurm.pyslurm import PyslurmBackend, probe
+from slurm_hadar.slurm.backend.base import Backend
+from slurm_hadar.slurm.backend.cli import CliBackend
+from slurm_hadar.slurm.backend.pyslurm import PyslurmBackend, probe
 from slurm_hadar.slurm.state import Fittings, GpuRequest, PartitionTerms, SlurmJob, Write
 
 pytestmark = pytest.mark.slurm

@@ -8,7 +8,7 @@ import pytest
 
 from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.errors import SlurmError, SlurmHidden, SlurmParseError, SlurmUnavailable
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.state import Write
 
 pytestmark = pytest.mark.slurm

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.slurm.cli import CliBackend
-from slurm_hadar.slurm.pyslurm import PyslurmBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
+from slurm_hadar.slurm.backend.pyslurm import PyslurmBackend
 from slurm_hadar.slurm.state import Fittings, SlurmJob
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
@@ -35,7 +35,7 @@ def test_what_a_job_asks_is_asked_of_the_commands(monkeypatch: pytest.MonkeyPatc
 
     record = dict(RECORD)
     monkeypatch.setattr(CliBackend, "each_job", each_job)
-    monkeypatch.setattr("slurm_hadar.slurm.pyslurm._Worker.jobs", lambda _self: [record])
+    monkeypatch.setattr("slurm_hadar.slurm.backend.pyslurm._Worker.jobs", lambda _self: [record])
     backend = PyslurmBackend(env={})
 
     for _ in range(2):

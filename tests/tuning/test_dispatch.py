@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.tuning.allocator import Allocator, TuningPolicy
-from slurm_hadar.tuning.dispatch import dispatch
-from slurm_hadar.tuning.pool import GpuType, Limits
+from slurm_hadar.tuning.allocation.allocator import Allocator, TuningPolicy
+from slurm_hadar.tuning.allocation.dispatch import dispatch
+from slurm_hadar.tuning.allocation.pool import GpuType, Limits
+from slurm_hadar.tuning.allocation.widths import Grant
 from slurm_hadar.tuning.simulation.run import simulate
 from slurm_hadar.tuning.trials import Trial
-from slurm_hadar.tuning.widths import Grant
 
 UNLIKE = (GpuType("fast", 1), GpuType("slow", 1, 0.25))
 SECONDS = st.floats(0.1, 1000.0)

@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError, HadarError
 from slurm_hadar.tuning.algorithms import brackets_of, promoted
-from slurm_hadar.tuning.allocator import Allocator
+from slurm_hadar.tuning.allocation.allocator import Allocator
+from slurm_hadar.tuning.allocation.pool import GpuType, Limits
+from slurm_hadar.tuning.allocation.widths import water_level, within
 from slurm_hadar.tuning.executor.desk import Message
 from slurm_hadar.tuning.executor.estimate import Estimates
 from slurm_hadar.tuning.executor.executor import Executor
@@ -25,7 +27,6 @@ from slurm_hadar.tuning.executor.live import Live, Why
 from slurm_hadar.tuning.executor.meter import Meter
 from slurm_hadar.tuning.executor.runs import Runs
 from slurm_hadar.tuning.executor.site import sites_here
-from slurm_hadar.tuning.pool import GpuType, Limits
 from slurm_hadar.tuning.population import perturbed
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import Algorithm
@@ -34,7 +35,6 @@ from slurm_hadar.tuning.study.record import Record, folder_of, read_events
 from slurm_hadar.tuning.trial.wire import Spec
 from slurm_hadar.tuning.trial.worker import prepare
 from slurm_hadar.tuning.trials import Trial
-from slurm_hadar.tuning.widths import water_level, within
 
 
 def test_successive_halving_leaves_one() -> None:

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.tuning.optimum import optimum_s
-from slurm_hadar.tuning.gpus import Gpus
-from slurm_hadar.tuning.pool import GpuType, Limits, parse_pool
-from slurm_hadar.tuning.resize import grow, shrink
+from slurm_hadar.tuning.allocation.gpus import Gpus
+from slurm_hadar.tuning.allocation.pool import GpuType, Limits, parse_pool
+from slurm_hadar.tuning.allocation.resize import grow, shrink
+from slurm_hadar.tuning.allocation.widths import Grant, static_widths, water_level
 from slurm_hadar.tuning.simulation.run import Form, TuningPolicy, lower_bound_s, simulate
 from slurm_hadar.tuning.trials import Trial, height, packing_limit
-from slurm_hadar.tuning.widths import Grant, static_widths, water_level
 
 HALF = Fraction(1, 2)
 TOY = tuple(Trial(str(n), budget_s) for n, budget_s in enumerate((4.0, 4.0, 12.0, 30.0)))

@@ -13,7 +13,7 @@ import click
 from slurm_hadar.cli.common import config_options
 from slurm_hadar.config import Config
 from slurm_hadar.errors import SlurmError, SlurmUnavailable
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.shown import JOB_ID, shown
 
 __all__ = ["logs"]

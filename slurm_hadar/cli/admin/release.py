@@ -13,7 +13,7 @@ from slurm_hadar.controller.state_dir import JOURNAL, state_dir
 from slurm_hadar.controller.words import counted
 from slurm_hadar.service.accounts import acting_user, release_entries
 from slurm_hadar.service.audit import AuditLog
-from slurm_hadar.slurm.select import choose
+from slurm_hadar.slurm.backend.select import choose
 
 __all__ = ["release"]
 

@@ -13,7 +13,7 @@ from slurm_hadar.controller.answers.view import job_view, picture_of
 from slurm_hadar.controller.journal import ReadOnlyJournal
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
 from slurm_hadar.errors import StoreError
-from slurm_hadar.slurm.select import choose
+from slurm_hadar.slurm.backend.select import choose
 
 __all__ = ["top"]
 

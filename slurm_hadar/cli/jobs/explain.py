@@ -31,7 +31,7 @@ from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.words import sharing
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement
-from slurm_hadar.slurm.select import choose
+from slurm_hadar.slurm.backend.select import choose
 
 __all__ = ["explain"]
 

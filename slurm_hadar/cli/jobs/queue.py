@@ -9,7 +9,7 @@ from slurm_hadar.cli.jobs.queue_table import show
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.view import queue_view
-from slurm_hadar.slurm.select import choose
+from slurm_hadar.slurm.backend.select import choose
 
 __all__ = ["queue"]
 

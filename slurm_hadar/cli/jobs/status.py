@@ -25,7 +25,7 @@ from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.answers.view import TIERS
 from slurm_hadar.model import Placement, Tier
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.shown import JOB_ID
 
 __all__ = ["status"]

@@ -41,7 +41,7 @@ from slurm_hadar.predict.store import Stored, Version, VersionStore
 from slurm_hadar.simulator.history import gpu_types_of, history_of_trace
 from slurm_hadar.simulator.traces import FORMATS, node_types, read_trace
 from slurm_hadar.slurm.accounting import parse_accounting
-from slurm_hadar.slurm.select import choose
+from slurm_hadar.slurm.backend.select import choose
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.table import reference

@@ -40,7 +40,7 @@ from slurm_hadar.simulator.replay import (
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import Trace, node_types, read_text
 from slurm_hadar.slurm.accounting import AccountedJob, parse_accounting
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 
 __all__ = ["accounting_text", "replay"]
 

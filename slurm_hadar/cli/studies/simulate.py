@@ -24,7 +24,7 @@ from slurm_hadar.policies import registry
 from slurm_hadar.simulator.history import gpu_types_of
 from slurm_hadar.simulator.nodes import cluster_nodes
 from slurm_hadar.simulator.options import DEFAULT_CLUSTER, SimOptions, granted
-from slurm_hadar.simulator.result import SimResult
+from slurm_hadar.simulator.outcome.result import SimResult
 from slurm_hadar.simulator.run import bounds_of
 from slurm_hadar.simulator.run import simulate as run_simulation
 from slurm_hadar.simulator.throughputs import Rates, load_table

@@ -17,8 +17,8 @@ from slurm_hadar.errors import ConfigError
 from slurm_hadar.fields import LONGEST_S, MOST_PAUSE_S
 from slurm_hadar.joblog import say
 from slurm_hadar.throughput.table import reference
+from slurm_hadar.tuning.allocation.pool import GpuType, Limits, parse_pool
 from slurm_hadar.tuning.groups import read_groups
-from slurm_hadar.tuning.pool import GpuType, Limits, parse_pool
 from slurm_hadar.tuning.simulation.run import Form, TuningPolicy, TuningResult
 from slurm_hadar.tuning.simulation.run import simulate as run_simulation
 from slurm_hadar.units import lasting

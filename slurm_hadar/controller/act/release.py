@@ -9,7 +9,7 @@ from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.steering import writes
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
 
 __all__ = ["release_all"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome, WriteRecord
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import Write, WriteResult
 
 __all__ = ["PlannedWrite", "Writer"]

@@ -20,7 +20,7 @@ from slurm_hadar.controller.steering.time_limits import overtime
 from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.predict.store import VersionStore
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.store import ThroughputStore

@@ -22,7 +22,7 @@ from slurm_hadar.errors import HadarError, SlurmError, SlurmUnavailable
 from slurm_hadar.model import Basis, Job, Speed
 from slurm_hadar.names import by_number
 from slurm_hadar.slurm.accounting import AccountedJob
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.shown import Shown, accounted, shown
 
 __all__ = ["Saved", "Status", "Task", "first_task", "status_of", "tail"]

@@ -24,7 +24,7 @@ from slurm_hadar.controller.words import clock, in_words
 from slurm_hadar.errors import SlurmError, SlurmHidden, StoreError
 from slurm_hadar.model import EMPTY, Tier
 from slurm_hadar.names import by_number
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [

@@ -19,7 +19,7 @@ from slurm_hadar.graphs.graph import JobGraph
 from slurm_hadar.graphs.network import Links, Network
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.model import Form
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.throughput.inference import relative_speed
 
 __all__ = ["GraphBook", "NamedGraph", "graph_name", "network_of"]

@@ -7,7 +7,7 @@ import logging
 import time
 
 from slurm_hadar.errors import SlurmError, SlurmUnavailable
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 
 __all__ = ["ClockWatch"]
 

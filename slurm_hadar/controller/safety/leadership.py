@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from slurm_hadar.errors import SlurmError
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 
 __all__ = ["Leadership"]
 

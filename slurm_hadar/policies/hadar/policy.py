@@ -59,7 +59,8 @@ class Hadar(Policy):
     switch_gain: a running job is moved, or stopped for another, only if that gains more than this share; the restart
         cost is counted besides.
     unknown_runtime_s: the run time on the best type that is assumed of a job whose steps nobody states or predicts,
-        until others like it tell (:mod:`slurm_hadar.policies.hadar.lookahead.lifetimes`; with ``round``, always).
+        until others like it tell (:mod:`slurm_hadar.policies.hadar.lookahead.estimates.lifetimes`; with ``round``,
+        always).
     patience_s: in a queue that is too long to be planned, a job that could not be moved once started (``unmovable`` set
         while pending) may wait this long from its arrival for a faster type; 0 starts it on whatever is free.
     overdue: with ``lookahead``, a job that has waited so many times its own run time goes before all others until it

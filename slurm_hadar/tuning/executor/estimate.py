@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from slurm_hadar.tuning.allocator import Allocator
+from slurm_hadar.tuning.allocation.allocator import Allocator
+from slurm_hadar.tuning.allocation.pool import Limits
 from slurm_hadar.tuning.executor.live import Live
-from slurm_hadar.tuning.pool import Limits
 from slurm_hadar.tuning.study.profile import Profile
 from slurm_hadar.tuning.trials import Trial, packing_limit
 

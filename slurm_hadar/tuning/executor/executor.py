@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import zmq
 
 from slurm_hadar.errors import AllocationLost, HadarError
+from slurm_hadar.tuning.allocation.widths import lower_bound_s
 from slurm_hadar.tuning.executor.desk import Desk
 from slurm_hadar.tuning.executor.ends import Ends
 from slurm_hadar.tuning.executor.group import Group
@@ -19,7 +20,6 @@ from slurm_hadar.tuning.executor.runs import Runs
 from slurm_hadar.tuning.executor.site import Sites
 from slurm_hadar.tuning.executor.state import State
 from slurm_hadar.tuning.study.book import End
-from slurm_hadar.tuning.widths import lower_bound_s
 
 __all__ = ["Executor", "Stopped"]
 

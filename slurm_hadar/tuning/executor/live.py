@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+from slurm_hadar.tuning.allocation.gpus import Place
+from slurm_hadar.tuning.allocation.widths import Grant
 from slurm_hadar.tuning.executor.meter import Meter
-from slurm_hadar.tuning.gpus import Place
-from slurm_hadar.tuning.widths import Grant
 
 __all__ = ["Live", "Stage", "Why"]
 

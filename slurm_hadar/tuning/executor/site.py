@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.runtime.allocation.gpus import NodeGpus, gpus_of_job, in_allocation
-from slurm_hadar.tuning.pool import GpuType, parse_pool
+from slurm_hadar.tuning.allocation.pool import GpuType, parse_pool
 
 __all__ = ["Site", "Sites", "sites_here"]
 

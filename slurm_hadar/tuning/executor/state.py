@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slurm_hadar.tuning.allocator import Allocator
+from slurm_hadar.tuning.allocation.allocator import Allocator
+from slurm_hadar.tuning.allocation.pool import Limits
 from slurm_hadar.tuning.executor.estimate import Estimates
 from slurm_hadar.tuning.executor.group import Group
 from slurm_hadar.tuning.executor.live import Live
 from slurm_hadar.tuning.executor.site import Sites
-from slurm_hadar.tuning.pool import Limits
 from slurm_hadar.tuning.study.book import Book
 from slurm_hadar.tuning.study.profile import Profile
 from slurm_hadar.tuning.study.record import Record

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_hadar.tuning.allocator import Allocator, Form, TuningPolicy
-from slurm_hadar.tuning.pool import GpuType, Limits
+from slurm_hadar.tuning.allocation.allocator import Allocator, Form, TuningPolicy
+from slurm_hadar.tuning.allocation.pool import GpuType, Limits
+from slurm_hadar.tuning.allocation.widths import lower_bound_s
 from slurm_hadar.tuning.trials import Trial
-from slurm_hadar.tuning.widths import lower_bound_s
 
 __all__ = ["Form", "TuningPolicy", "TuningResult", "lower_bound_s", "simulate"]
 

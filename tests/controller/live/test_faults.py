@@ -13,7 +13,7 @@ import pytest
 from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.policies import registry
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 
 pytestmark = pytest.mark.slurm
 Make = Callable[..., PrivateCluster]

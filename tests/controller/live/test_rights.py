@@ -18,7 +18,7 @@ from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.setup import steer
 from slurm_hadar.model import Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.survey import Survey, survey
 
 pytestmark = [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.model import Job, Placement, Snapshot, Speed
 from slurm_hadar.policies import get
-from slurm_hadar.policies.hadar.lookahead.calibration import Calibration
+from slurm_hadar.policies.hadar.lookahead.estimates.calibration import Calibration
 from tests.policies.conftest import NOW, make_job, make_snapshot
 
 ERROR = 0.3

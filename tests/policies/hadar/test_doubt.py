@@ -8,7 +8,7 @@ import pytest
 from slurm_hadar.model import Node, Speed
 from slurm_hadar.model.length import NORMAL, Length
 from slurm_hadar.policies import get
-from slurm_hadar.policies.hadar.lookahead import doubt
+from slurm_hadar.policies.hadar.lookahead.estimates import doubt
 
 SHARE = NORMAL.inv_cdf(0.8)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.model import Snapshot
-from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
+from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
 from slurm_hadar.policies.toolkit.arena import Arena

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.model import Node, Snapshot
 from slurm_hadar.policies import get
-from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
+from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
 from slurm_hadar.policies.hadar.lookahead.overdue import Patience
 from slurm_hadar.policies.hadar.lookahead.planning.search import MOST_JOBS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment, linprog
 
 from slurm_hadar.model import Form, Job, Node, Snapshot, Speed
-from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
+from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.makespan import with_leftovers
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
 from slurm_hadar.policies.hadar.lookahead.prices import Aim, assign, balance, set_target

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Speed
 from slurm_hadar.policies import get
-from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
+from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import Outlook, survey
 from slurm_hadar.policies.hadar.lookahead.planning.schedule import Machine, Plans
 from slurm_hadar.policies.hadar.lookahead.planning.search import LastPlan, Problem, search

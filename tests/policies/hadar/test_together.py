@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.model import Form, Job, Node, Snapshot, Speed
 from slurm_hadar.policies import get
-from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
+from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import Outlook, survey
 from slurm_hadar.policies.hadar.lookahead.planning.together import together
 from slurm_hadar.policies.toolkit.arena import Arena

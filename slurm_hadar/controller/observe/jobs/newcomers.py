@@ -6,7 +6,7 @@ import logging
 
 from slurm_hadar.comment import is_ours
 from slurm_hadar.errors import SlurmError
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 
 __all__ = ["Newcomers"]
 

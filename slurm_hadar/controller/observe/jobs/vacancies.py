@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from slurm_hadar.errors import SlurmError
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import SlurmNode
 
 __all__ = ["Vacancies"]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_hadar.model import Form, Job, Mix, Speed
-from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
+from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
 from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
 from slurm_hadar.policies.toolkit.gangs import node_counts
 

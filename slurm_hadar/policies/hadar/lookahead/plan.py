@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from slurm_hadar.model import Plan, Snapshot
-from slurm_hadar.policies.hadar.lookahead.calibration import Calibration
+from slurm_hadar.policies.hadar.lookahead.estimates.calibration import Calibration
+from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.layout import lay_out
-from slurm_hadar.policies.hadar.lookahead.lifetimes import Lifetimes
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
 from slurm_hadar.policies.hadar.lookahead.queueing import Queueing, queue_up
 from slurm_hadar.policies.hadar.lookahead.rules import Rules

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.model import Mix
-from slurm_hadar.policies.hadar.lookahead import doubt
+from slurm_hadar.policies.hadar.lookahead.estimates import doubt
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices, with_leftovers
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
 

@@ -2,8 +2,8 @@
 
 Apart, because pyslurm holds Python's global lock during calls (up to 10 s when slurmctld is away), because libslurm
 may end the whole process on a broken configuration, and because pyslurm is GPL-2.0 and this package is not: nothing
-else imports it. Started as ``python -m slurm_hadar.slurm.pyslurm_worker``; each line on stdin is answered by one line
-on stdout.
+else imports it. Started as ``python -m slurm_hadar.slurm.backend.pyslurm_worker``; each line on stdin is answered by
+one line on stdout.
 """
 
 from __future__ import annotations

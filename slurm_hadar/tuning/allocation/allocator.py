@@ -13,12 +13,12 @@ from fractions import Fraction
 
 import numpy as np
 
-from slurm_hadar.tuning.dispatch import dispatch
-from slurm_hadar.tuning.gpus import Gpus, Place
-from slurm_hadar.tuning.pool import GpuType, Limits, fastest_first
-from slurm_hadar.tuning.resize import grow, shrink
+from slurm_hadar.tuning.allocation.dispatch import dispatch
+from slurm_hadar.tuning.allocation.gpus import Gpus, Place
+from slurm_hadar.tuning.allocation.pool import GpuType, Limits, fastest_first
+from slurm_hadar.tuning.allocation.resize import grow, shrink
+from slurm_hadar.tuning.allocation.widths import Grant, Level, static_widths, water_level, within
 from slurm_hadar.tuning.trials import Trial, height, heights
-from slurm_hadar.tuning.widths import Grant, Level, static_widths, water_level, within
 
 __all__ = ["Allocator", "Form", "Running", "TuningPolicy"]
 

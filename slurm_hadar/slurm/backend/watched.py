@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import ClusterState, Daemon, SlurmJob, Write, WriteResult
 
 __all__ = ["Watcher", "WatchedBackend"]

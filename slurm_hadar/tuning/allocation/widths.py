@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from slurm_hadar.tuning.pool import GpuType, Limits, fastest_first
+from slurm_hadar.tuning.allocation.pool import GpuType, Limits, fastest_first
 from slurm_hadar.tuning.trials import Trial, height, heights, packing_limit
 
 __all__ = ["Grant", "Level", "lower_bound_s", "static_widths", "water_level", "within"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slurm_hadar.simulator.metrics import JobRow, busy_seconds, percentile
+from slurm_hadar.simulator.outcome.metrics import JobRow, busy_seconds, percentile
 from slurm_hadar.simulator.virtual.cluster import Interval
 
 if TYPE_CHECKING:

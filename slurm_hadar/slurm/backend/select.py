@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from slurm_hadar.errors import SlurmError
-from slurm_hadar.slurm.base import Backend
-from slurm_hadar.slurm.cli import CliBackend
-from slurm_hadar.slurm.pyslurm import PyslurmBackend, probe
+from slurm_hadar.slurm.backend.base import Backend
+from slurm_hadar.slurm.backend.cli import CliBackend
+from slurm_hadar.slurm.backend.pyslurm import PyslurmBackend, probe
 
 __all__ = ["choose"]
 

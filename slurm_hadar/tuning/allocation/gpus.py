@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 
-from slurm_hadar.tuning.pool import GpuType
-from slurm_hadar.tuning.widths import Grant
+from slurm_hadar.tuning.allocation.pool import GpuType
+from slurm_hadar.tuning.allocation.widths import Grant
 
 __all__ = ["Gpus", "Place"]
 

@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 
 from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
 from slurm_hadar.slurm import parsing, tres
-from slurm_hadar.slurm.cli import CliBackend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.state import NOTHING_MORE, Fittings, GpuRequest, SlurmJob
 
 __all__ = ["PyslurmBackend", "probe"]
 
 _Identity = tuple[str, float | None, int, bool]
 _PROBE_S = 15.0
-_WORKER = [sys.executable, "-m", "slurm_hadar.slurm.pyslurm_worker"]
+_WORKER = [sys.executable, "-m", "slurm_hadar.slurm.backend.pyslurm_worker"]
 
 
 def probe(env: dict[str, str] | None = None) -> str | None:

@@ -22,7 +22,7 @@ from slurm_hadar.errors import SlurmError, SlurmHidden, SlurmRejected, SlurmUnav
 from slurm_hadar.model import Partition
 from slurm_hadar.slurm import accounting, parsing
 from slurm_hadar.slurm.answers import bare, complaints, results
-from slurm_hadar.slurm.base import Backend
+from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.limits import QUESTIONS, open_maintained, parse_bounds
 from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers
 from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, SlurmNode, Write, WriteResult

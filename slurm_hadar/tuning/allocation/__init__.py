@@ -1,0 +1,1 @@
+"""Who of a trial group has which GPUs, and how wide its trials are. Pure functions."""
