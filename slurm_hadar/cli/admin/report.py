@@ -63,11 +63,7 @@ def _of_result(path: Path) -> str:
             return compare_page(document, SITE_TITLE)
         return compare_page(document, TITLE if len(labels) > 1 else f"Policy {labels[0]}")
     except _OF_ANOTHER_FORM as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> TraceError:
-    return TraceError(f"result {path} is damaged, or of another version: {reason_of(error)}")
+        raise TraceError(f"result {path} is damaged, or of another version: {reason_of(error)}") from error
 
 
 def _document(path: Path) -> dict[str, Any]:
