@@ -3,7 +3,8 @@
 Nothing is trusted to have been written down: a starter may have been killed between starting a daemon and noting it.
 So a process belongs to a cluster by what the kernel says of it:
 
-* daemons carry our mark in their environment;
+* daemons that were started by us carry our mark in their environment;
+* those that somebody has started again by hand have the cluster's slurm.conf in theirs, or are told it;
 * slurmstepd and the tasks below it carry the cluster's SLURM_CONF (slurmstepd sets it for every task, even under
   ``--export=NONE``) and are slurmstepd itself or have SLURMD_NODENAME, which no shell outside a job has: the user's own
   shell, which merely exported SLURM_CONF, is left alone;
@@ -25,8 +26,8 @@ __all__ = ["MARK", "Process", "alive", "of_cluster", "send", "stop_all", "wait_g
 
 MARK = "HADAR_DAEMON_OF"
 _PROC = Path("/proc")
-# started by the daemons with an environment of their own, without our mark
-_SLURM_CHILDREN = ("slurmstepd", "slurmscriptd")
+# started by the daemons with an environment of their own, without our mark; and the daemons, by somebody else
+_SLURM = ("slurmstepd", "slurmscriptd", "slurmctld", "slurmd", "slurmdbd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +75,15 @@ def _running() -> Iterator[tuple[int, str, int, int]]:
 
 def of_cluster(directory: Path) -> list[Process]:
     """All processes of the cluster in ``directory``, never this process or one of its ancestors."""
-    mark, conf = f"{MARK}={directory}", f"SLURM_CONF={directory}/etc/slurm.conf"
+    mark, conf = f"{MARK}={directory}", f"{directory}/etc/slurm.conf"
     table: dict[int, Process] = {}
     ours: set[int] = set()
     for pid, name, parent, start in _running():
-        environ = set(_strings(pid, "environ"))
+        environ, argv = set(_strings(pid, "environ")), _strings(pid, "cmdline")
         daemon = mark in environ
-        in_job = name in _SLURM_CHILDREN or any(v.startswith("SLURMD_NODENAME=") for v in environ)
-        table[pid] = Process(pid, start, parent, name, _strings(pid, "cmdline"), daemon)
-        if daemon or (conf in environ and in_job):
+        is_slurm = name in _SLURM or any(v.startswith("SLURMD_NODENAME=") for v in environ)
+        table[pid] = Process(pid, start, parent, name, argv, daemon)
+        if daemon or (is_slurm and (f"SLURM_CONF={conf}" in environ or conf in argv)):
             ours.add(pid)
     ours |= _descendants(ours, table)
     return [table[pid] for pid in sorted(ours - _self_and_ancestors(table))]

@@ -32,8 +32,10 @@ from slurm_hadar.policies import registry
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.slurm.backend.base import Backend
+from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.backend.select import choose
 from slurm_hadar.slurm.backend.watched import WatchedBackend
+from slurm_hadar.slurm.survey import may_change_all
 
 __all__ = ["Assembly", "assemble", "channel_address", "channel_file", "steer"]
 
@@ -74,8 +76,9 @@ def assemble(
             backend = WatchedBackend(backend, callbacks)
         stack.callback(backend.close)
         directory = state_dir(config)
-        lock = ScopeLock(directory, backend.identity(), config.controller.users)
+        lock = ScopeLock(directory, backend.identity(), config.controller.users, lambda uid: _may_steer(config, uid))
         stack.callback(lock.release)
+        notes += lock.ignored
         journal = Journal(directory / JOURNAL)
         stack.callback(journal.close)
         if journal.moved_aside:
@@ -97,6 +100,12 @@ def assemble(
             stack.callback(parts.channel.close)
         controller = steer(policy, config, parts, on_round)
         return Assembly(controller, parts, trainer, leadership, directory, notes, stack.pop_all())
+
+
+def _may_steer(config: Config, uid: int) -> bool:
+    """Whether an account's controller may change all jobs. One that may, and is not known to, would be the worse."""
+    answer = may_change_all(CliBackend(config.slurm.timeout_s, config.slurm.retries), uid)
+    return answer if isinstance(answer, bool) else True
 
 
 def steer(

@@ -63,7 +63,7 @@ def _lock(host: Host) -> Answer:
     if isinstance(host.lock_holder, Unknown):
         return cannot_tell(host.lock_holder.why)
     if host.lock_holder:
-        return note(f"a controller runs: {host.lock_holder}; a second one for any of the same users is refused")
+        return note(f"a controller runs: {host.lock_holder}; none that steers the same jobs is started beside it")
     return ok("no other controller on this host steers these users' jobs (other hosts cannot be seen)")
 
 

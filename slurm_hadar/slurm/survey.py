@@ -17,10 +17,11 @@ from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.state import ClusterState, Daemon
 
-__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "is_user", "name_of", "survey"]
+__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "is_user", "may_change_all", "name_of", "survey"]
 
 COMMANDS = ("scontrol", "squeue", "sinfo", "scancel")
 _EXTRA = ("sacct", "sacctmgr", "sdiag")
+_OPERATORS = ("Operator", "Administrator")
 _T = TypeVar("_T")
 
 
@@ -72,7 +73,7 @@ class Survey:
     def may_all(self) -> bool:
         """Whether all jobs are this user's to see and change."""
         level = self.admin_level
-        return self.is_slurm_user or (not isinstance(level, Unknown) and level[0] in ("Operator", "Administrator"))
+        return self.is_slurm_user or (not isinstance(level, Unknown) and level[0] in _OPERATORS)
 
     def setting(self, name: str) -> str | Unknown:
         """A value of slurm.conf as slurmctld has it; Unknown where this Slurm shows none of that name."""
@@ -97,7 +98,23 @@ class Survey:
     @property
     def is_slurm_user(self) -> bool:
         """Whether Slurm obeys this user in everything: root, and SlurmUser."""
-        return self.uid == 0 or self.settings.get("SlurmUser", "").endswith(f"({self.uid})")
+        return _is_slurm_user(self.settings, self.uid)
+
+
+def may_change_all(backend: CliBackend, uid: int) -> bool | Unknown:
+    """Whether all jobs are this user's to change."""
+    try:
+        settings = _settings(backend.config_text())
+    except SlurmError as error:
+        return Unknown(str(error))
+    if _is_slurm_user(settings, uid):
+        return True
+    level = _level(backend, settings, name_of(uid))
+    return level if isinstance(level, Unknown) else level[0] in _OPERATORS
+
+
+def _is_slurm_user(settings: Mapping[str, str], uid: int) -> bool:
+    return uid == 0 or settings.get("SlurmUser", "").endswith(f"({uid})")
 
 
 def survey(backend: CliBackend, say: Callable[[str], object] = str) -> Survey | Unknown:

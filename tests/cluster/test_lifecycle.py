@@ -160,6 +160,35 @@ def test_down_ends_a_job_whose_daemons_all_crashed(
     assert not [p for p in everything if processes.alive(p)]
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_down_ends_a_daemon_that_was_started_again_by_hand(
+    make_cluster: Callable[..., PrivateCluster], poll: Callable[..., str], told: bool
+) -> None:
+    """As an administrator does who has changed slurm.conf: by its option, or by the environment."""
+    cluster = make_cluster("v100:1x1")
+    (first,) = [p for p in processes.of_cluster(cluster.directory) if p.name == "slurmctld"]
+    processes.send(first, signal.SIGKILL)
+    poll(lambda: not processes.alive(first))
+    environ = {key: value for key, value in os.environ.items() if key not in ("SLURM_CONF", processes.MARK)}
+    argv = [first.argv[0], *(("-f", str(cluster.conf)) if told else ())]
+    environ |= {} if told else {"SLURM_CONF": str(cluster.conf)}
+    subprocess.run(argv, env=environ, check=True)
+    poll(lambda: "UP" in cluster.run(["scontrol", "ping"], check=False).stdout)
+
+    cluster.down()
+
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if _mentions(p, str(cluster.conf))]
+
+
+def _mentions(file: Path, text: str) -> bool:
+    try:
+        return file.parent.joinpath("comm").read_text().startswith("slurm") and (
+            text in file.read_text() or text in file.with_name("environ").read_text(errors="replace")
+        )
+    except OSError:
+        return False
+
+
 def test_a_shell_that_only_exported_slurm_conf_survives_down(make_cluster: Callable[..., PrivateCluster]) -> None:
     """``down`` does not end the user's own programs."""
     cluster = make_cluster("v100:1x1")

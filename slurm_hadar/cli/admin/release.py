@@ -11,6 +11,7 @@ from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.state_dir import JOURNAL, state_dir
 from slurm_hadar.controller.words import counted
+from slurm_hadar.names import by_number
 from slurm_hadar.service.accounts import acting_user, release_entries
 from slurm_hadar.service.audit import AuditLog
 from slurm_hadar.slurm.backend.select import choose
@@ -25,14 +26,14 @@ __all__ = ["release"]
 def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     """Give waiting jobs back to Slurm: eligible at once, on every node, as they were submitted.
 
-    Running jobs stay as they are. A controller that still runs in mode act will steer them again in its next round:
-    stop it first.
+    Running jobs stay as they are; those that would wait for the nodes that they were sent to, if they were requeued,
+    are named. A controller that still runs in mode act will steer them again in its next round: stop it first.
     """
     backend = choose("cli", config.slurm.timeout_s, config.slurm.retries)
     directory = state_dir(config)
     journal = Journal(directory / JOURNAL)
     try:
-        results = release_all(backend, journal, job_ids, Seal(backend.identity(), load_key(directory)))
+        results, bound = release_all(backend, journal, job_ids, Seal(backend.identity(), load_key(directory)))
     finally:
         journal.close()
     audit = AuditLog(directory, config.audit)
@@ -40,11 +41,24 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     audit.close()
     released = [r.job_id for r in results if not r.error]
     failed = {r.job_id: r.error for r in results if r.error}
-    failed |= {j: "no waiting job that is steered" for j in job_ids if j not in failed and j not in released}
+    known = {*failed, *released, *bound}
+    failed |= {j: "no waiting job that is steered" for j in job_ids if j not in known}
     if as_json:
-        print_json({"released": released, "failed": failed})
+        print_json({"released": released, "failed": failed, "bound": bound})
     else:
         click.echo(f"{counted(len(released), 'job')} released" + (f", {len(failed)} refused:" if failed else ""))
         for job_id, error in failed.items():
             click.echo(f"  {job_id}: {error}", err=True)
+        if bound:
+            click.echo(_bound(bound), err=True)
     return 1 if failed else 0
+
+
+def _bound(job_ids: list[str]) -> str:
+    """Slurm changes no node list of a running job."""
+    runs, which = ("runs", "it") if len(job_ids) == 1 else ("run", "one")
+    return (
+        f"{counted(len(job_ids), 'job')} {runs} on nodes that the controller chose "
+        f"({', '.join(sorted(job_ids, key=by_number))}). If {which} is requeued, it waits for these nodes: "
+        "hadar release frees it then"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from slurm_hadar.comment import is_ours, read
 from slurm_hadar.controller.agents.notes import Seal
@@ -12,12 +13,20 @@ from slurm_hadar.model import JobState
 from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
 
-__all__ = ["release_all"]
+__all__ = ["Released", "release_all"]
+
+
+class Released(NamedTuple):
+    """What Slurm said of each waiting job, and the ids of those that run on nodes that they were sent to: Slurm changes
+    no node list of a running job, and one that is requeued waits for these nodes."""
+
+    results: list[WriteResult]
+    bound: list[str]
 
 
 def release_all(
     backend: Backend, journal: Journal, job_ids: tuple[str, ...] = (), seal: Seal | None = None
-) -> list[WriteResult]:
+) -> Released:
     """Make every steered or leased pending job eligible at once, on all nodes, in the shape its owner asked for.
 
     ``job_ids`` limits it to these. Works without the journal too: any pending job with a ``hadar:`` comment that is
@@ -26,21 +35,23 @@ def release_all(
     """
     seal = seal or Seal()
     records = journal.load_jobs()
-    batch = []
+    batch, bound = list[Write](), list[str]()
     for job in backend.read_jobs():
-        if job.state is not JobState.PENDING or (job_ids and job.job_id not in job_ids):
+        if job_ids and job.job_id not in job_ids:
             continue
         record = records.get(job.job_id)
         write = _undo(job, record, seal)
-        if write is not None:
+        if write is not None and job.state is JobState.PENDING:
             batch.append(write)
+        elif write is not None and job.req_nodes and job.state.active and job.requeue:
+            bound.append(job.job_id)
     results = backend.write(batch)
     for result in results:
         record = records.get(result.job_id)
         if record is not None and result.error is None:
             record.steered, record.given, record.lease, record.defer_until = False, (), None, None
     journal.save_jobs(records.values())
-    return results
+    return Released(results, bound)
 
 
 def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal) -> Write | None:

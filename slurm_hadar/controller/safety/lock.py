@@ -7,16 +7,36 @@ import fcntl
 import hashlib
 import os
 import socket
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from pathlib import Path
-from urllib.parse import quote, unquote
+from typing import NamedTuple
+from urllib.parse import quote
 
 from slurm_hadar.errors import ControllerRunning, StoreError
+from slurm_hadar.slurm.survey import name_of
 
 __all__ = ["ScopeLock", "holder"]
 
 LOCK_FILE = "controller.lock"
 _SOCKETS = Path("/proc/self/net/unix")  # also seen by a service that sees no more of /proc than processes
+_EVERYBODY = ""
+_CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
+_LISTENS = "00010000"  # the kernel's __SO_ACCEPTCON
+_WAITING = 4096  # connections that the kernel keeps for a socket until they are let go
+
+
+class _Claim(NamedTuple):
+    """Who says on this host that a user's jobs are steered, or everybody's: an account and a process of it, 0 where it
+    is of another namespace."""
+
+    user: str
+    uid: int
+    pid: int
+
+    def __str__(self) -> str:
+        whose = "" if self.uid == os.geteuid() else f" of user {name_of(self.uid)}"
+        return f"process {self.pid}{whose}" if self.pid else f"a process{whose}"
 
 
 class ScopeLock:
@@ -25,39 +45,41 @@ class ScopeLock:
     A file lock in the state directory guards against a second controller with the same memory; names in the kernel's
     abstract socket space, one for each user or one for everybody, against one on this host with another memory but
     jobs of the same cluster and users. One for everybody is not refused for those of some, which are to stand by
-    (:meth:`overruled`): a user must not be able to shut out the administrator's. Raises ControllerRunning naming the
-    process, StoreError if the directory cannot be used.
+    (:meth:`overruled`). A user must not be able to shut out the administrator's, and anybody may take any name: of whom
+    one is, the kernel tells, and only those count who may change the jobs (``may_steer``, by uid; root's and this
+    user's always do). The others are in ``ignored``, in words. Raises ControllerRunning naming the process, StoreError
+    if the directory cannot be used.
     """
 
-    def __init__(self, state_dir: Path, cluster: str, users: tuple[str, ...]) -> None:
+    def __init__(
+        self, state_dir: Path, cluster: str, users: tuple[str, ...], may_steer: Callable[[int], bool] | None = None
+    ) -> None:
         self.path = state_dir / LOCK_FILE
         try:
             state_dir.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("a+")
         except OSError as error:
             raise StoreError(f"state directory {state_dir} cannot be used: {error.strerror}") from None
+        self.ignored: list[str] = []
         self._sockets: list[socket.socket] = []
         self._cluster, self._users = cluster, users
-        self._everybodys = "", ""  # the socket of who steers everybody's jobs, and that process in words
         try:
-            self._take()
+            self._take(may_steer or (lambda _uid: False))
         except ControllerRunning:
             self.release()
             raise
 
     def overruled(self) -> str:
-        """Who steers everybody's jobs where this is a controller for some users, in words; empty if nobody does. Only
-        one of root or of this user counts: any user may start one for everybody, which then steers that user's jobs."""
-        inode = ""
+        """Who of root or this user steers everybody's jobs where this is a controller for some users, and who of root
+        does where it is another user's, in words; empty if nobody does."""
+        for one in self._sockets:
+            _let_go(one)
+        over = {0, os.geteuid()} if self._users else {0} - {os.geteuid()}
         with contextlib.suppress(OSError):
-            bound = _bound() if self._users else {}
-            if not bound.keys().isdisjoint(_owner(self._cluster, uid) for uid in (0, os.geteuid())):
-                inode = bound.get(_name(self._cluster, ""), "")
-        if inode != self._everybodys[0]:
-            self._everybodys = inode, _process(inode) if inode else ""
-        return self._everybodys[1]
+            return next((str(claim) for claim in self._others((_EVERYBODY,), over)), "")
+        return ""
 
-    def _take(self) -> None:
+    def _take(self, may_steer: Callable[[int], bool]) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -66,23 +88,39 @@ class ScopeLock:
             raise ControllerRunning(
                 f"another controller (process {holder}) already uses {self.path.parent}; stop it first"
             ) from None
-        taken = [user for user in dict.fromkeys(self._users) or ("",) if not self._bind(_name(self._cluster, user))]
-        if taken:
-            raise ControllerRunning(_refusal(self._cluster, taken))
-        if not self._users:
-            self._bind(_owner(self._cluster, os.geteuid()))
+        mine = dict.fromkeys(self._users or (_EVERYBODY,))
+        free = [self._bind(_name(self._cluster, os.geteuid(), user)) for user in mine]
+        with contextlib.suppress(OSError):
+            others = list(self._others(mine))
+            counts = {uid: uid in (0, os.geteuid()) or may_steer(uid) for uid in {claim.uid for claim in others}}
+            if held := [claim for claim in others if counts[claim.uid]]:
+                raise ControllerRunning(_refusal(self._cluster, held))
+            self.ignored += [
+                f"{claim} claims to steer {_whose([claim])}, too; it may change that user's own jobs only"
+                for claim in others
+            ]
+        if not all(free):
+            self.ignored.append(
+                "another account has taken this one's name, so a second controller would not be noticed"
+            )
         self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()
 
     def _bind(self, name: str) -> bool:
-        one = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._sockets.append(one)
         try:
             one.bind("\0" + name)
+            one.listen(_WAITING)
         except OSError:
             return False
         return True
+
+    def _others(self, users: Collection[str], uids: Container[int] | None = None) -> Iterator[_Claim]:
+        """The claims of other controllers to these users, of these accounts. Raises OSError."""
+        mine = {str(os.fstat(one.fileno()).st_ino) for one in self._sockets}
+        return _claims(self._cluster, users, uids, mine)
 
     def release(self) -> None:
         for one in self._sockets:
@@ -90,57 +128,65 @@ class ScopeLock:
         self._file.close()
 
 
-def _name(cluster: str, user: str) -> str:
-    """The name of a socket that says that this user's jobs are steered; everybody's for "". The kernel takes 107
-    bytes."""
-    return f"slurm-hadar-{hashlib.sha256(cluster.encode()).hexdigest()[:24]}-{quote(user, safe='')[:64]}"
+def _mark(cluster: str) -> str:
+    return f"slurm-hadar-{hashlib.sha256(cluster.encode()).hexdigest()[:20]}-"
 
 
-def _owner(cluster: str, uid: int) -> str:
-    """The name of a socket that says that who steers everybody's jobs is this user."""
-    return f"slurm-hadar-by-{hashlib.sha256(cluster.encode()).hexdigest()[:24]}-{uid}"
+def _name(cluster: str, uid: int, user: str) -> str:
+    """The name of a socket by which an account says that this user's jobs are steered; everybody's for "". The kernel
+    takes 107 bytes."""
+    return f"{_mark(cluster)}{uid}-{_short(user)}"
 
 
-def _bound() -> dict[str, str]:
-    """The names in the abstract socket space, with the inodes of their sockets. Raises OSError."""
-    # 0000000000000000: 00000002 00000000 00000000 0002 01 4711 @name
+def _short(user: str) -> str:
+    return quote(user, safe="")[:60]
+
+
+def _claims(
+    cluster: str, users: Collection[str], uids: Container[int] | None = None, but: Container[str] = ()
+) -> Iterator[_Claim]:
+    """What is claimed of these users of this cluster, by these accounts (None = by any), but for sockets with these
+    inodes. Raises OSError."""
+    mark, wanted = _mark(cluster), {_short(user): user for user in users}
+    # 0000000000000000: 00000002 00000000 00010000 0001 01 4711 @name
     lines = (line.split() for line in _SOCKETS.read_text(errors="replace").splitlines())
-    return {words[7][1:]: words[6] for words in lines if len(words) == 8 and words[7].startswith("@")}
+    for words in lines:
+        if len(words) != 8 or words[3] != _LISTENS or words[6] in but:
+            continue
+        name = words[7].removeprefix("@")
+        uid, _, user = name.removeprefix(mark).partition("-")
+        if not name.startswith(mark) or not uid.isdecimal() or user not in wanted:
+            continue
+        if (uids is None or int(uid) in uids) and (pid := _owned(name, int(uid))) is not None:
+            yield _Claim(wanted[user], int(uid), pid)
 
 
-def _steered(cluster: str) -> dict[str, str]:
-    """Whose jobs controllers of this host steer, "" for everybody's, with the inode of the socket that says so. Raises
-    OSError."""
-    mark = _name(cluster, "")
-    return {unquote(name.removeprefix(mark)): inode for name, inode in _bound().items() if name.startswith(mark)}
+def _owned(name: str, uid: int) -> int | None:
+    """The process that listens at a name, if that is one of this account: anybody may take any name."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as one:
+        one.connect("\0" + name)
+        pid, real, _ = _CREDENTIALS.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+        return int(pid) if real == uid else None
+    return None
 
 
-def _refusal(cluster: str, taken: Sequence[str]) -> str:
-    whose, inode = f"users {', '.join(taken)}" if taken[0] else "all users", ""
+def _let_go(listening: socket.socket) -> None:
+    """Of those that have asked whose it is."""
     with contextlib.suppress(OSError):
-        inode = _steered(cluster).get(taken[0], "")
+        for _ in range(_WAITING):
+            listening.accept()[0].close()
+
+
+def _whose(claims: Sequence[_Claim]) -> str:
+    users = sorted(claim.user for claim in claims)
+    return f"users {', '.join(users)}" if all(users) else "all users"
+
+
+def _refusal(cluster: str, held: Sequence[_Claim]) -> str:
     return (
-        f"another controller on this host already steers {whose} of cluster {cluster.split()[0]} ({_process(inode)}); "
+        f"another controller on this host already steers {_whose(held)} of cluster {cluster.split()[0]} ({held[0]}); "
         "stop it first"
     )
-
-
-def _process(inode: str) -> str:
-    """Whose socket this is, as far as this process may see others'."""
-    for opened in Path("/proc").glob("[0-9]*/fd"):
-        if _is_among(f"socket:[{inode}]", opened):
-            return f"process {opened.parent.name}"
-    return "a process of another account"
-
-
-def _is_among(link: str, opened: Path) -> bool:
-    """Whether a process has this file open, as far as it may be looked at and goes on meanwhile."""
-    with contextlib.suppress(OSError):
-        for descriptor in opened.iterdir():
-            with contextlib.suppress(OSError):
-                if str(descriptor.readlink()) == link:
-                    return True
-    return False
 
 
 def holder(state_dir: Path, cluster: str, users: tuple[str, ...]) -> str:
@@ -151,7 +197,7 @@ def holder(state_dir: Path, cluster: str, users: tuple[str, ...]) -> str:
     if the kernel's tables of locks and sockets cannot be read.
     """
     try:
-        locks, steered = Path("/proc/locks").read_text(), _steered(cluster)
+        locks, claims = Path("/proc/locks").read_text(), list(_claims(cluster, users or (_EVERYBODY,)))
         path = state_dir / LOCK_FILE
         file = path.stat() if path.exists() else None
     except OSError as error:
@@ -162,6 +208,4 @@ def holder(state_dir: Path, cluster: str, users: tuple[str, ...]) -> str:
         words = line.split()
         if len(words) > 5 and words[1] == "FLOCK" and words[5] == device:
             return f"process {words[4]} with the state directory {state_dir}"
-    if not steered.keys().isdisjoint(users or ("",)):
-        return "a process of this host with another state directory"
-    return ""
+    return f"{claims[0]} with another state directory" if claims else ""

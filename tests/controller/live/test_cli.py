@@ -122,7 +122,11 @@ def test_release_gives_everything_back(live: Any, poll: Any) -> None:
 
     done = live.hadar("release", "--json")
 
-    assert done.returncode == 0 and json.loads(done.stdout) == {"released": [leased, steered], "failed": {}}
+    assert done.returncode == 0 and json.loads(done.stdout) == {
+        "released": [leased, steered],
+        "failed": {},
+        "bound": [],
+    }
     found = {j.job_id: j for j in live.backend.read_jobs()}
     assert all((found[j].eligible or 0) <= found[j].submit + 60 and not found[j].held for j in (leased, steered))
     assert found[steered].req_nodes == () and found[steered].num_nodes == 1
@@ -132,6 +136,28 @@ def test_release_gives_everything_back(live: Any, poll: Any) -> None:
     assert live.hadar("release").stdout == "0 jobs released\n"
     done = live.hadar("release", "99999")
     assert done.returncode == 1 and "99999: no waiting job that is steered" in done.stderr
+
+
+def test_release_names_those_that_run_where_they_were_sent(live: Any, poll: Any) -> None:
+    """Slurm changes no node list of a job that runs: requeued without a controller, it waits for that node alone."""
+    job, other = live.submit("--gres=gpu:2"), live.submit("--gres=gpu:2", "--no-requeue")
+    poll(lambda: live.state_of(job) == "RUNNING")
+    live.place(**{f"j{job}": {"p100-1": 2}})
+    live.controller().run_round()
+    assert live.holds(job, {"p100-1": 2})
+    named = f"1 job runs on nodes that the controller chose ({job}). If it is requeued, it waits for these nodes"
+
+    done = live.hadar("release")
+
+    assert (done.returncode, done.stdout) == (0, "0 jobs released\n") and named in done.stderr
+    assert json.loads(live.hadar("release", job, "--json").stdout) == {"released": [], "failed": {}, "bound": [job]}
+    assert "bound" not in live.hadar("release", other).stdout
+    live.cluster.run(["scontrol", "update", "NodeName=p100-1", "State=DRAIN", "Reason=test"])
+    live.cluster.run(["scontrol", "requeue", job])
+    poll(lambda: live.state_of(job) == "PENDING", 90)
+    assert live.hadar("release").stdout == "1 job released\n"
+    poll(lambda: live.state_of(job) == "RUNNING", 180)
+    live.cluster.run(["scontrol", "update", "NodeName=p100-1", "State=RESUME"])
 
 
 MANY = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes,nodes=1-2"

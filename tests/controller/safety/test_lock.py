@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from slurm_hadar.controller.safety import lock
 from slurm_hadar.controller.safety.lock import ScopeLock, holder
 from slurm_hadar.errors import ControllerRunning, StoreError
+
+OTHER = 65534  # nobody
 
 
 def test_same_state_directory(tmp_path: Path) -> None:
@@ -39,11 +44,11 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
 def test_who_holds_it_can_be_asked_without_taking_it(tmp_path: Path) -> None:
     """Nobody; then this process, by its state directory or by cluster and users; then nobody again."""
     assert holder(tmp_path / "a", "cluster-h", ()) == "" and not (tmp_path / "a").exists()
-    lock = ScopeLock(tmp_path / "a", "cluster-h", ())
+    held = ScopeLock(tmp_path / "a", "cluster-h", ())
     assert holder(tmp_path / "a", "cluster-i", ()) == f"process {os.getpid()} with the state directory {tmp_path / 'a'}"
     assert "another state directory" in holder(tmp_path / "b", "cluster-h", ())
     assert holder(tmp_path / "b", "cluster-h", ("bob",)) == ""
-    lock.release()
+    held.release()
     assert holder(tmp_path / "a", "cluster-h", ()) == ""
 
 
@@ -53,6 +58,7 @@ def test_who_holds_it_can_be_asked_without_taking_it(tmp_path: Path) -> None:
         (("ua",), ("ub", "ua"), "ua"),
         (("ua", "ub", "uc"), ("ub", "ux", "uc"), "ub, uc"),
         (("ub", "DOM\\a b"), ("DOM\\a b",), r"DOM\\a b"),
+        (("ü" * 40,), ("ü" * 40,), "ü" * 40),
     ],
 )
 def test_users_in_common(tmp_path: Path, first: tuple[str, ...], second: tuple[str, ...], whose: str) -> None:
@@ -72,16 +78,86 @@ def test_users_in_common(tmp_path: Path, first: tuple[str, ...], second: tuple[s
     ScopeLock(tmp_path / "b", cluster, second).release()
 
 
-def test_everybodys_of_another_user_overrules_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any user may start one, and steers their own jobs by it."""
-    cluster, me = f"cluster-f {tmp_path}", os.geteuid()
-    monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    everybodys = ScopeLock(tmp_path / "all", cluster, ())
-    mine = ScopeLock(tmp_path / "mine", cluster, ("me",))
-    assert mine.overruled()
+@pytest.fixture
+def of_another_user() -> Iterator[Callable[..., int]]:
+    """Start a process of another account that takes a lock, or names of sockets, and holds it; gives its number."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can act as other users")
+    started = list[tuple[int, int]]()
 
-    monkeypatch.setattr(os, "geteuid", lambda: me or 4712)
+    def start(act: Callable[[], object]) -> int:
+        ready, here = os.pipe()
+        end, there = os.pipe()
+        if (pid := os.fork()) == 0:
+            os.close(there)
+            os.setgid(OTHER)
+            os.setuid(OTHER)
+            kept = act()
+            os.write(here, b"x" if kept else b"")
+            os.read(end, 1)
+            os._exit(0)
+        os.close(end)
+        os.close(here)
+        started.append((pid, there))
+        assert os.read(ready, 1), "the other user's process has failed"
+        os.close(ready)
+        return pid
+
+    yield start
+    for pid, there in started:
+        os.close(there)
+        os.waitpid(pid, 0)
+
+
+def test_another_user_shuts_nobody_out(short_tmp: Path, tmp_path: Path, of_another_user: Callable[..., int]) -> None:
+    """Anybody may start a controller for everybody, by accident too; it changes that user's jobs only."""
+    cluster = f"cluster-s {tmp_path}"
+    short_tmp.chmod(0o777)
+    pid = of_another_user(lambda: ScopeLock(short_tmp / "theirs", cluster, ()))
+    with pytest.raises(ControllerRunning, match=rf"all users of cluster cluster-s \(process {pid} of user nobody\)"):
+        ScopeLock(tmp_path / "a", cluster, (), lambda uid: uid == OTHER)
+
+    everybodys = ScopeLock(tmp_path / "a", cluster, ())
+    assert everybodys.ignored == [
+        f"process {pid} of user nobody claims to steer all users, too; it may change that user's own jobs only"
+    ]
+    mine = ScopeLock(tmp_path / "mine", cluster, ("me",))
+    assert mine.overruled() == f"process {os.getpid()}" and everybodys.overruled() == ""
+    everybodys.release()
     assert mine.overruled() == ""
+    assert holder(tmp_path / "x", cluster, ()) == f"process {pid} of user nobody with another state directory"
+    mine.release()
+
+
+def test_names_that_another_user_takes_are_no_controllers(tmp_path: Path, of_another_user: Callable[..., int]) -> None:
+    """Nor does who connects to a controller's, and goes on to, keep it from being known."""
+    cluster = f"cluster-n {tmp_path}"
+
+    def take() -> list[socket.socket]:
+        taken = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
+        for one, (uid, user) in zip(taken, ((0, ""), (0, "me"), (OTHER, "me")), strict=True):
+            one.bind("\0" + lock._name(cluster, uid, user))  # noqa: SLF001
+            one.listen(1)
+        return taken
+
+    of_another_user(take)
+    mine = ScopeLock(tmp_path / "mine", cluster, ("me",))
+    assert mine.overruled() == "" and len(mine.ignored) == 2 and "name" in mine.ignored[1]
+    everybodys = ScopeLock(tmp_path / "all", cluster, ())
+    assert everybodys.ignored == [
+        "another account has taken this one's name, so a second controller would not be noticed"
+    ]
+    everybodys.release()
+    mine.release()
+
+
+def test_it_is_known_however_often_it_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has asked is let go in each round; the kernel keeps so many and no more."""
+    cluster = f"cluster-q {tmp_path}"
+    monkeypatch.setattr(lock, "_WAITING", 3)
+    everybodys, mine = ScopeLock(tmp_path / "all", cluster, ()), ScopeLock(tmp_path / "mine", cluster, ("me",))
+    for _ in range(12):
+        assert mine.overruled() and not everybodys.overruled()
     everybodys.release()
     mine.release()
 
