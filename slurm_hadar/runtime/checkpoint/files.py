@@ -174,7 +174,9 @@ def safe_classes() -> contextlib.AbstractContextManager[Any]:
 
 def _harmless() -> list[Any]:
     """Classes that schedulers and users keep beside plain data, and that are no more than their values."""
-    found: list[Any] = [frozenset, range, slice, pathlib.PosixPath, argparse.Namespace, types.SimpleNamespace]
+    found: list[Any] = [frozenset, range, slice, argparse.Namespace, types.SimpleNamespace]
+    # as Python 3.13 writes it, and as all others do
+    found += [(pathlib.PosixPath, f"{module}.PosixPath") for module in ("pathlib._local", "pathlib")]
     found += [datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone]
     if "numpy" in sys.modules:
         import numpy

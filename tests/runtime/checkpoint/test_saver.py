@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -257,6 +258,22 @@ def test_odd_tensors_and_names(tmp_path: Path) -> None:
     assert torch.equal(back["a.b"]["c"], torch.ones(2))
     assert torch.equal(back["a"]["b.c"], torch.zeros(2))
     assert (back["l"], back["e"], back["s"]) == ((torch.ones(()), 2), tree["e"], tree["s"])
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_tensors_that_another_python_has_saved(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DCP's description of them holds a path, whose class is of another module with Python 3.13 alone."""
+    form, tensors = sharded.split({"a": torch.ones(2)})
+    local = sharded.LocalPlan(tensors, True)
+    (plan,), metadata = local.combine([local.plan], tmp_path)
+    local.finish(plan)
+    results, _ = sharded.write(local, sharded.Stage().copy(local), tmp_path)
+    with monkeypatch.context() as other:
+        other.setitem(sys.modules, module, pathlib)
+        other.setattr(pathlib.PosixPath, "__module__", module)
+        sharded.write_metadata(metadata, [results], tmp_path)
+    assert bytes([len(module)]) + module.encode() in (tmp_path / ".metadata").read_bytes()
+    assert torch.equal(sharded.read(tmp_path, form)["a"], torch.ones(2))
 
 
 def test_the_tools_of_pytorch_read_it(tmp_path: Path) -> None:
