@@ -65,7 +65,8 @@ class Summed:
         return self._size
 
     def flush(self) -> None:
-        self._file.flush()
+        """Nothing is to be done for an unbuffered file. PyTorch does it again when a stream is let go, maybe after the
+        file is closed, and Python 3.13 prints what that raises."""
 
     def fileno(self) -> int:
         return self._file.fileno()

@@ -1,5 +1,6 @@
 """Checkpoints of gangs: resharded bit by bit, written beside the training, and whole whenever the writer is killed."""
 
+import gc
 import json
 import os
 import pathlib
@@ -274,6 +275,20 @@ def test_tensors_that_another_python_has_saved(tmp_path: Path, module: str, monk
         sharded.write_metadata(metadata, [results], tmp_path)
     assert bytes([len(module)]) + module.encode() in (tmp_path / ".metadata").read_bytes()
     assert torch.equal(sharded.read(tmp_path, form)["a"], torch.ones(2))
+
+
+def test_a_stream_that_is_let_go_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a traceback of a save that failed: no word of it, which Python 3.13 would print into the job's output."""
+    from torch.distributed.checkpoint.filesystem import _StorageWriterTransforms
+
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with files.create(tmp_path / "file") as file:
+        stream = _StorageWriterTransforms().transform_save_stream(Any, file)
+        file.write(b"1234")
+    del stream
+    gc.collect()
+    assert told == [] and (tmp_path / "file").read_bytes() == b"1234"
 
 
 def test_the_tools_of_pytorch_read_it(tmp_path: Path) -> None:
