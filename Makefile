@@ -6,7 +6,8 @@ SHELL := /bin/sh
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The CPU build of PyTorch where pip has a choice; a site with GPUs installs its own.
+# The CPU build of PyTorch where pip has a choice, as by PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu: PyPI has
+# none but that with CUDA. A site with GPUs installs its own.
 TORCH ?= torch==2.13.0
 STAMP := $(VENV)/.installed
 

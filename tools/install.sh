@@ -25,7 +25,7 @@ fi
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 pip() { "$VENV/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 
-say "installing into $VENV (PyTorch is large: a few minutes at first)"
+say "installing into $VENV (PyTorch is large: a few minutes at first, and 6 GB in all if it comes with CUDA)"
 # torch first and by itself: a range asked for together with other packages may take a build with CUDA.
 pip install "$TORCH"
 pip install -e ".[all,docs,test,lint,package]"

@@ -218,10 +218,11 @@ def declare_needs(environ: MutableMapping[str, str], facts: JobFacts | None) -> 
 
 
 def agent_command() -> list[str]:
-    """The agent, in this very Python and undisturbed by the PYTHONPATH that the user's script needs."""
+    """The agent, in this very Python and undisturbed by the PYTHONPATH that the user's script needs, and by what is in
+    the working directory."""
     root = str(Path(__file__).resolve().parents[2])
     start = f"import sys; sys.path.append({root!r}); from slurm_hadar.runtime.agent import main; sys.exit(main())"
-    return [sys.executable, "-E", "-c", start, "--"]
+    return [sys.executable, "-E", "-P", "-c", start, "--"]
 
 
 def _announce_restart(environ: MutableMapping[str, str]) -> None:

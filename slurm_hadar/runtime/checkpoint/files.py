@@ -65,7 +65,8 @@ class Summed:
         return self._size
 
     def flush(self) -> None:
-        self._file.flush()
+        """Nothing is to be done for an unbuffered file. PyTorch does it again when a stream is let go, maybe after the
+        file is closed, and Python 3.13 prints what that raises."""
 
     def fileno(self) -> int:
         return self._file.fileno()
@@ -174,7 +175,9 @@ def safe_classes() -> contextlib.AbstractContextManager[Any]:
 
 def _harmless() -> list[Any]:
     """Classes that schedulers and users keep beside plain data, and that are no more than their values."""
-    found: list[Any] = [frozenset, range, slice, pathlib.PosixPath, argparse.Namespace, types.SimpleNamespace]
+    found: list[Any] = [frozenset, range, slice, argparse.Namespace, types.SimpleNamespace]
+    # as Python 3.13 writes it, and as all others do
+    found += [(pathlib.PosixPath, f"{module}.PosixPath") for module in ("pathlib._local", "pathlib")]
     found += [datetime.date, datetime.datetime, datetime.timedelta, datetime.timezone]
     if "numpy" in sys.modules:
         import numpy

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 __all__ = ["live", "named"]
 
@@ -18,16 +18,71 @@ _MOST = 20_000  # instructions
 _ENDS = ("RETURN_", "RAISE_", "RERAISE")
 _JUMPS_ALWAYS = ("JUMP_FORWARD", "JUMP_ABSOLUTE", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 _WHOLE = frozenset({"copy_", "zero_", "fill_", "clear"})  # methods by which all that was there is gone
+_PUT_ASIDE = "LOAD_FAST_AND_CLEAR"  # since Python 3.12: a variable whose name a comprehension takes
 _READ, _SET = "read", "set"
+
+
+class _Step(NamedTuple):
+    """An instruction that does one thing."""
+
+    offset: int
+    name: str
+    code: int
+    number: int | None
+    about: Any
+
+    def pushes(self, jumps: bool) -> int:
+        """How many more values there are on the stack after it."""
+        return dis.stack_effect(self.code, self.number, jump=jumps)
+
+
+class _Flow(NamedTuple):
+    """Instructions, and which may follow each: the next one, and that which it jumps to."""
+
+    steps: list[_Step]
+    after: list[list[tuple[int, bool]]]
+
+    @classmethod
+    def of(cls, code: types.CodeType) -> _Flow:
+        steps, place = list[_Step](), dict[int, int]()
+        for found in dis.get_instructions(code):
+            if len(steps) >= _MOST:
+                break
+            place[found.offset] = len(steps)
+            if isinstance(found.argval, tuple) and "_FAST_" in found.opname:  # two in one, since Python 3.13
+                kinds = [f"{part}_FAST" for part in found.opname.split("_") if part in ("LOAD", "STORE")]
+                both = zip(kinds, found.argval, strict=True)
+                steps += [_Step(found.offset, kind, dis.opmap[kind], 0, name) for kind, name in both]
+            elif found.opname != "EXTENDED_ARG":  # of the next one
+                steps.append(_Step(found.offset, found.opname, found.opcode, found.arg, found.argval))
+        return cls(steps, [_after(n, step, place, len(steps)) for n, step in enumerate(steps)])
+
+    def lives(self, n: int) -> tuple[set[int], set[int]]:
+        """Of the uppermost value on the stack after an instruction: the instructions while it, or what is made of it,
+        is there, and those that take it away."""
+        within, ends = set[int](), set[int]()
+        todo = [(m, 0) for m, _ in self.after[n]]
+        while todo:
+            m, above = todo.pop()
+            if m in within or m in ends:
+                continue
+            step = self.steps[m]
+            if step.name == "SWAP" and step.number is not None:
+                above = {0: step.number - 1, step.number - 1: 0}.get(above, above)
+            ways = [(way, above + step.pushes(jumps)) for way, jumps in self.after[m]]
+            if any(left < 0 for _, left in ways) or not ways:
+                ends.add(m)
+            else:
+                within.add(m)
+                todo += ways
+        return within, ends
 
 
 @functools.lru_cache(maxsize=64)
 def live(code: types.CodeType, at: int) -> frozenset[str]:
     """Names that are live after the instruction at offset ``at``: of variables, and ``self.name`` of attributes."""
-    steps = list(dis.get_instructions(code))[:_MOST]
-    place = {step.offset: n for n, step in enumerate(steps)}
-    deeds = _deeds(steps)
-    after = [_after(n, step, place) for n, step in enumerate(steps)]
+    flow = _Flow.of(code)
+    steps, deeds = flow.steps, _deeds(flow)
     bits = {name: 1 << n for n, name in enumerate(dict.fromkeys(name for found in deeds for _, name in found))}
     alive = [0] * len(steps)  # sets of names
     changed = True
@@ -35,7 +90,7 @@ def live(code: types.CodeType, at: int) -> frozenset[str]:
         changed = False
         for n in range(len(steps) - 1, -1, -1):
             names = 0
-            for m in after[n]:
+            for m, _ in flow.after[n]:
                 names |= alive[m]
             for kind, name in reversed(deeds[n]):
                 names = names | bits[name] if kind == _READ else names & ~bits[name]
@@ -48,75 +103,86 @@ def live(code: types.CodeType, at: int) -> frozenset[str]:
 @functools.lru_cache(maxsize=64)
 def named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """All names that it reads, and all that it sets."""
-    deeds = [deed for found in _deeds(list(dis.get_instructions(code))[:_MOST]) for deed in found]
+    deeds = [deed for found in _deeds(_Flow.of(code)) for deed in found]
     return frozenset(n for kind, n in deeds if kind == _READ), frozenset(n for kind, n in deeds if kind == _SET)
 
 
-def _after(n: int, step: dis.Instruction, place: dict[int, int]) -> list[int]:
-    """The instructions that may follow."""
-    if step.opname.startswith(_ENDS):
+def _after(n: int, step: _Step, place: dict[int, int], count: int) -> list[tuple[int, bool]]:
+    """The instructions that may follow, and whether by a jump."""
+    if step.name.startswith(_ENDS):
         return []
-    jumps = step.opcode in dis.hasjrel or step.opcode in dis.hasjabs
-    ways = [place[step.argval]] if jumps and step.argval in place else []
-    if step.opname not in _JUMPS_ALWAYS and n + 1 < len(place):
-        ways.append(n + 1)
+    jumps = step.code in dis.hasjrel or step.code in dis.hasjabs
+    ways = [(place[step.about], True)] if jumps and step.about in place else []
+    if step.name not in _JUMPS_ALWAYS and n + 1 < count:
+        ways.append((n + 1, False))
     return ways
 
 
-def _deeds(steps: list[dis.Instruction]) -> list[list[tuple[str, str]]]:
+def _deeds(flow: _Flow) -> list[list[tuple[str, str]]]:
     """What each instruction reads and sets, in this order."""
+    steps = flow.steps
     deeds: list[list[tuple[str, str]]] = [[] for _ in steps]
     for n, step in enumerate(steps):
-        name = step.argval
-        if step.opname.startswith("LOAD_") and isinstance(name, types.CodeType):
+        name = step.about
+        if step.name.startswith("LOAD_") and isinstance(name, types.CodeType):
             deeds[n] += [(_READ, inner) for inner in _read_within(name)]
-        if not _is_variable(step.opname):
+        if not _is_variable(step.name):
             continue
-        if isinstance(name, tuple):  # two in one, since Python 3.13
-            first, second = (_SET if part == "STORE" else _READ for part in _parts(step.opname))
-            deeds[n] += [(first, name[0]), (second, name[1])]
-        elif step.opname.startswith(("STORE_", "DELETE_")):
+        if step.name.startswith(("STORE_", "DELETE_")):
             deeds[n].append((_SET, name))
-        elif (end := _written_whole(steps, n)) is not None:
-            deeds[end].append((_SET, name))
+        elif written := _written_whole(flow, n):
+            for end in written:
+                deeds[end].append((_SET, name))
         else:
             deeds[n].append((_READ, name))
-            if name == "self" and n + 1 < len(steps) and steps[n + 1].opname.endswith("_ATTR"):
-                sets = steps[n + 1].opname == "STORE_ATTR"
-                deeds[n + 1].append((_SET if sets else _READ, f"self.{steps[n + 1].argval}"))
+            if name == "self" and n + 1 < len(steps) and steps[n + 1].name.endswith("_ATTR"):
+                sets = steps[n + 1].name == "STORE_ATTR"
+                deeds[n + 1].append((_SET if sets else _READ, f"self.{steps[n + 1].about}"))
+    _leave_out_comprehensions(flow, deeds)
     return deeds
 
 
+def _leave_out_comprehensions(flow: _Flow, deeds: list[list[tuple[str, str]]]) -> None:
+    """Until a variable is back that was put aside, its name is that of another; but the module's goes on beside it."""
+    steps = flow.steps
+    for n, step in enumerate(steps):
+        if step.name == _PUT_ASIDE:
+            for m in set[int]().union(*flow.lives(n)):
+                if not any(kind in steps[m].name for kind in ("_NAME", "_GLOBAL")):
+                    deeds[m] = [deed for deed in deeds[m] if deed[1] != step.about]
+        elif step.name == "RERAISE":  # an exception puts it back, too
+            first = n
+            while steps[first - 1].name == "STORE_FAST":
+                first -= 1
+            if [one.name for one in steps[first - 3 : first]] == ["SWAP", "POP_TOP", "SWAP"]:
+                deeds[first:n] = [[] for _ in deeds[first:n]]
+
+
 def _is_variable(operation: str) -> bool:
-    if operation == "LOAD_FAST_AND_CLEAR":  # what a comprehension puts aside
+    if operation == _PUT_ASIDE:
         return False
     kinds = ("_FAST", "_NAME", "_GLOBAL", "_DEREF", "_CLOSURE")
     return operation.startswith(("LOAD_", "STORE_", "DELETE_")) and any(kind in operation for kind in kinds)
 
 
-def _parts(operation: str) -> Iterator[str]:
-    return (part for part in operation.split("_") if part in ("LOAD", "STORE"))
-
-
-def _written_whole(steps: list[dis.Instruction], n: int) -> int | None:
-    """The instruction by which a value is written over as a whole that is loaded here for it (``x.copy_(y)``,
-    ``x[:] = y``); None where it is read."""
-    following = [step for step in steps[n + 1 : n + 5] if step.opname not in ("PRECALL", "PUSH_NULL")]
-    if not following:
-        return None
-    if following[0].opname in ("LOAD_METHOD", "LOAD_ATTR") and following[0].argval in _WHOLE:
-        return next((m for m in range(n + 1, len(steps)) if steps[m].opname == "POP_TOP"), None)
+def _written_whole(flow: _Flow, n: int) -> set[int]:
+    """The instructions by which a value is written over as a whole that is loaded here for it (``x.copy_(y)``,
+    ``x[:] = y``); none where it is read."""
+    following = [step for step in flow.steps[n + 1 : n + 5] if step.name not in ("PRECALL", "PUSH_NULL")]
+    if following and following[0].name in ("LOAD_METHOD", "LOAD_ATTR") and following[0].about in _WHOLE:
+        return flow.lives(n)[1]
     for m, step in enumerate(following):
-        if step.opname in ("STORE_SUBSCR", "STORE_SLICE"):
-            return n + 1 + m
-        if step.opname == "BUILD_SLICE" or (step.opname == "LOAD_CONST" and step.argval in (None, ..., slice(None))):
+        if step.name in ("STORE_SUBSCR", "STORE_SLICE"):
+            return {n + 1 + m}
+        if step.name == "BUILD_SLICE" or (step.name == "LOAD_CONST" and step.about in (None, ..., slice(None))):
             continue
         break
-    return None
+    return set()
 
 
 def _read_within(code: types.CodeType) -> set[str]:
-    """Names of the module, or of the function around it, that a function within reads."""
+    """Names of the module, or of the function around it, that a function within reads: not its own, which one
+    within it reads in turn."""
     found = {s.argval for s in dis.get_instructions(code) if s.opname in ("LOAD_GLOBAL", "LOAD_DEREF", "LOAD_NAME")}
     inner = (_read_within(part) for part in code.co_consts if isinstance(part, types.CodeType))
-    return {name for name in found.union(*inner) if isinstance(name, str)}
+    return {name for name in found.union(*inner) if isinstance(name, str)} - set(code.co_cellvars)

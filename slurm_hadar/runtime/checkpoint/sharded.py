@@ -253,6 +253,7 @@ class _Metadata(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         import torch
 
+        module = "pathlib" if module == "pathlib._local" else module  # what Python 3.13 calls it, of others none
         if name in _METADATA.get(module, ()):
             return super().find_class(module, name)
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):

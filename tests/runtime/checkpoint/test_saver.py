@@ -1,7 +1,9 @@
 """Checkpoints of gangs: resharded bit by bit, written beside the training, and whole whenever the writer is killed."""
 
+import gc
 import json
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -257,6 +259,36 @@ def test_odd_tensors_and_names(tmp_path: Path) -> None:
     assert torch.equal(back["a.b"]["c"], torch.ones(2))
     assert torch.equal(back["a"]["b.c"], torch.zeros(2))
     assert (back["l"], back["e"], back["s"]) == ((torch.ones(()), 2), tree["e"], tree["s"])
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_tensors_that_another_python_has_saved(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DCP's description of them holds a path, whose class is of another module with Python 3.13 alone."""
+    form, tensors = sharded.split({"a": torch.ones(2)})
+    local = sharded.LocalPlan(tensors, True)
+    (plan,), metadata = local.combine([local.plan], tmp_path)
+    local.finish(plan)
+    results, _ = sharded.write(local, sharded.Stage().copy(local), tmp_path)
+    with monkeypatch.context() as other:
+        other.setitem(sys.modules, module, pathlib)
+        other.setattr(pathlib.PosixPath, "__module__", module)
+        sharded.write_metadata(metadata, [results], tmp_path)
+    assert bytes([len(module)]) + module.encode() in (tmp_path / ".metadata").read_bytes()
+    assert torch.equal(sharded.read(tmp_path, form)["a"], torch.ones(2))
+
+
+def test_a_stream_that_is_let_go_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a traceback of a save that failed: no word of it, which Python 3.13 would print into the job's output."""
+    from torch.distributed.checkpoint.filesystem import _StorageWriterTransforms
+
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with files.create(tmp_path / "file") as file:
+        stream = _StorageWriterTransforms().transform_save_stream(Any, file)
+        file.write(b"1234")
+    del stream
+    gc.collect()
+    assert told == [] and (tmp_path / "file").read_bytes() == b"1234"
 
 
 def test_the_tools_of_pytorch_read_it(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import resource
 import subprocess
 import sys
@@ -244,6 +245,17 @@ def test_objects_beyond_plain_data(tmp_path: Path) -> None:
     ours = store(tmp_path)
     ours.save(1, {"state": {"path": Path("/x"), "set": {1, 2}}})
     assert ours.load(next(ours.good()))["state"] == {"path": Path("/x"), "set": {1, 2}}
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_what_another_python_has_saved(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is of another module with Python 3.13 alone."""
+    ours = store(tmp_path)
+    with monkeypatch.context() as other:
+        other.setitem(sys.modules, module, pathlib)
+        other.setattr(pathlib.PosixPath, "__module__", module)
+        ours.save(1, {"state": {"path": Path("/x")}})
+    assert ours.load(next(ours.good()))["state"]["path"] == Path("/x")
 
 
 def test_nothing_there(tmp_path: Path) -> None:

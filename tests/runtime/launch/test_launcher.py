@@ -475,6 +475,17 @@ def test_a_token_that_others_may_have(fakes: Fakes, env: dict[str, str], tmp_pat
     assert f"no reports: {token} is not this job's token" in done.stderr
 
 
+def test_files_that_are_called_as_modules_of_python(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
+    """A training's own copy.py is no matter, to what starts the ranks as to their agents."""
+    for name in ("copy", "queue", "random", "secrets", "socket"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the training')\n")
+    command = [str(WRAPPER), "--", "true"]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and len(fakes.calls("srun")) == 1, done.stderr
+    done = subprocess.run(launcher.agent_command(), cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "usage: " in done.stderr and "the file of the training" not in done.stderr
+
+
 def test_where_the_working_directory_is_gone(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
     """The directory of submission does; where that is not known either, that is one line."""
     gone = tmp_path / "gone"
