@@ -169,7 +169,8 @@ class ForkedRun:
 
     @property
     def step(self) -> int:
-        return min(self._clock.step, self.total_steps)
+        # what others make within a period is reckoned, and a script that takes the training for done leaves too early
+        return min(self._clock.step, self.total_steps if self._commit.complete else self.total_steps - 1)
 
     @property
     def epoch(self) -> int:

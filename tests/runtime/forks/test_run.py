@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ pytestmark = pytest.mark.torch
 
 from slurm_hadar import forks  # noqa: E402
 from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory, write_plan  # noqa: E402
+from slurm_hadar.runtime.forks.run import ForkedRun  # noqa: E402
 from tests.runtime.forkserver import Script  # noqa: E402
 
 SCRIPT = """
@@ -155,6 +157,15 @@ def test_a_loop_that_is_left_and_entered_again_goes_on(
     assert [e["end"] for e in ends] == [total] and copies.newest.step == total
     seen = Counter(tuple(sorted(line["samples"])) for c in range(2) for line in copies.lines(c))
     assert sum(seen.values()) == total and set(seen.values()) == {1}
+
+
+def test_no_copy_takes_the_job_for_done_by_what_it_reckons_of_the_others() -> None:
+    """It would break out of its loops, and go on to the end of the script with weights of its own."""
+    run = object.__new__(ForkedRun)
+    run.total_steps = 10
+    for reckoned, complete, told in ((4, False, 4), (12, False, 9), (12, True, 10)):
+        run._clock, run._commit = SimpleNamespace(step=reckoned), SimpleNamespace(complete=complete)  # type: ignore[assignment]
+        assert run.step == told
 
 
 def test_a_killed_copy_loses_only_its_own_period(copies: Copies, waiting: Callable[..., object]) -> None:
