@@ -48,7 +48,7 @@ if [ -n "${HADAR_SENDMAIL:-}" ]; then
     compose | $HADAR_SENDMAIL
     exit
 fi
-compose | HADAR_TO=$to HADAR_FROM=$from python3 -c '
+compose | HADAR_TO=$to HADAR_FROM=$from python3 -I -c '
 import os, smtplib, sys
 host, _, port = os.environ.get("HADAR_SMTP", "localhost:25").rpartition(":")
 try:

@@ -32,7 +32,7 @@ def controller_beside(
     Raises ClusterError with the last lines of the log if it ended by itself or did not end well.
     """
     chosen = [word for s in (*settings, f"controller.state_dir={state}") for word in ("--set", s)]
-    command = [sys.executable, "-m", "slurm_hadar.cli.main", "run", "--mode", "act", *options, *chosen]
+    command = [sys.executable, "-P", "-m", "slurm_hadar.cli.main", "run", "--mode", "act", *options, *chosen]
     path = state / "controller.log"
     with path.open("wb") as log:
         process = subprocess.Popen(command, env=dict(environ), stdout=log, stderr=log)

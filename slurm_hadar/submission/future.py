@@ -78,7 +78,7 @@ def submit(
     words += [] if given(words, "error") else [f"--error={escaped}/stderr"]
     name = getattr(function, "__name__", type(function).__name__).strip("<>")
     try:
-        job_id = sbatch(words, [sys.executable, "-m", "slurm_hadar.submission.run", str(home)], name)
+        job_id = sbatch(words, [sys.executable, "-P", "-m", "slurm_hadar.submission.run", str(home)], name)
     except SlurmError:
         shutil.rmtree(home, ignore_errors=True)
         raise

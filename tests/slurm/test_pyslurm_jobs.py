@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slurm_hadar.slurm.backend import pyslurm
 from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.backend.pyslurm import PyslurmBackend
 from slurm_hadar.slurm.state import Fittings, SlurmJob
@@ -45,3 +48,11 @@ def test_what_a_job_asks_is_asked_of_the_commands(monkeypatch: pytest.MonkeyPatc
     for _ in range(2):
         (job,) = backend.each_job()
         assert (job.asks, job.cpus_per_gpu, len(asked)) == (shown.asks, 3, 2)
+
+
+def test_what_lies_in_the_working_directory_is_not_run(tmp_path: Path) -> None:
+    """Root may ask in a user's folder."""
+    for name in ("json", "pyslurm", "slurm_hadar"):
+        (tmp_path / f"{name}.py").write_text("open('was here', 'w')")
+    subprocess.run(pyslurm._WORKER, cwd=tmp_path, input=b"", capture_output=True, check=False)  # noqa: SLF001
+    assert not (tmp_path / "was here").exists()

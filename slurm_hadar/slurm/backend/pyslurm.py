@@ -27,7 +27,8 @@ __all__ = ["PyslurmBackend", "probe"]
 
 _Identity = tuple[str, float | None, int, bool]
 _PROBE_S = 15.0
-_WORKER = [sys.executable, "-m", "slurm_hadar.slurm.backend.pyslurm_worker"]
+# -P: what lies in the working directory, of whoever asks, is none of our modules
+_WORKER = [sys.executable, "-P", "-m", "slurm_hadar.slurm.backend.pyslurm_worker"]
 
 
 def probe(env: dict[str, str] | None = None) -> str | None:
