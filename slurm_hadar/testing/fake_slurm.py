@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.messages import token_fingerprint
-from slurm_hadar.model import JobState, Partition
+from slurm_hadar.model import JobState, Partition, Tenant
 from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import Bounds, ClusterState, Fittings, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
 from slurm_hadar.slurm.tres import fittings, parse_request, shares
@@ -362,6 +362,8 @@ class FakeSlurm(Backend):
             return False
         others = self._on(name)
         alone = job.exclusive or any(j.exclusive for j in others)
+        if not all(_tenant(other).admits(_tenant(job)) for other in others):
+            return False
         if (alone and others) or not self.limits.admits(job, name, now):
             return False
         if job.shards and self._first_with(name, job.shards) is None:
@@ -373,6 +375,10 @@ class FakeSlurm(Backend):
     def drain(self, names: Iterable[str]) -> None:
         for name in names:
             self.nodes[name] = replace(self.nodes[name], available=False, state="drained", reason="test")
+
+
+def _tenant(job: SlurmJob) -> Tenant:
+    return Tenant(job.user, job.by_user, job.mcs)
 
 
 def _asks(job: SlurmJob, told: str) -> Fittings:

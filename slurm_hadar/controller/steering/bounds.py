@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.words import clock
@@ -233,7 +234,8 @@ class QuotaBook:
         """What the job takes beside GPUs, in the shape that its owner asked for or scaled from it."""
         per_node, per_gpu = self._cpus(job, record)
         memory = _memory_per_cpu(job) if self.state.memory_counts else 0.0
-        return _needs(per_node, per_gpu, memory, job.exclusive, tuple(self._draws(job, record)))
+        draws, by_user = tuple(self._draws(job, record)), self.state.bounds.by_user(job)
+        return _needs(per_node, per_gpu, memory, job.exclusive, draws, by_user, job.mcs)
 
     def spent(self, needs: Needs) -> bool:
         """Whether nothing is left of a quota that these needs draw of."""
@@ -417,9 +419,9 @@ def _memory_per_cpu(job: SlurmJob) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _needs(cpus: float, per_gpu: float, memory: float, exclusive: bool, draws: tuple[Draw, ...]) -> Needs:
+def _needs(*needs: Any) -> Needs:
     """Most jobs are alike; each set of needs is kept once."""
-    return Needs(cpus, per_gpu, memory, exclusive, draws)
+    return Needs(*needs)
 
 
 def _words(limit: Limit) -> str:

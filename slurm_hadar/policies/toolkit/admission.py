@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slurm_hadar.model import Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
+from slurm_hadar.model import Job, JobState, Node, Placement, Plan, Snapshot, Tenant, Tier, Wait
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
+from slurm_hadar.policies.toolkit.tenants import kept_apart, settled, unwelcome
 from slurm_hadar.policies.toolkit.waits import Obstacles
 
 __all__ = ["Refusal", "drawn", "refusals", "within_bounds"]
@@ -28,12 +29,14 @@ _TAKEN_BACK = "the GPUs that it was to have are kept by a job that may not move 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a job would not start where a plan has it: a quota is used up, or something on a ``node`` is."""
+    """Why a job would not start where a plan has it: a quota is used up, or something on a ``node`` is, or it is not
+    welcome there (``apart``)."""
 
     job_id: str
     words: str
     node: str | None = None
     quota: str | None = None
+    apart: bool = False
 
 
 def within_bounds(allocate: _Allocate) -> _Allocate:
@@ -45,12 +48,15 @@ def within_bounds(allocate: _Allocate) -> _Allocate:
         if (
             not barred
             and not snapshot.quotas
+            and not snapshot.has_tenants
             and all(n.cpus is None and n.memory_bytes is None for n in snapshot.nodes)
         ):
             return allocate(self, snapshot)
         waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in barred.items() if snapshot.job[job_id].steerable}
         kept_off: dict[str, str] = {}
         shown = snapshot.with_jobs([j for j in snapshot.jobs if j.job_id not in barred]) if barred else snapshot
+        if snapshot.has_tenants:
+            shown = kept_apart(shown, settled(shown), kept_off)
         for _ in range(_MOST_TRIES):
             plan = allocate(self, shown)
             booking = _Booking.of(shown, plan)
@@ -106,6 +112,7 @@ class _Booking:
     memory: dict[str, float] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     alone: set[str] = field(default_factory=set)
+    tenants: dict[str, set[Tenant]] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
 
     @classmethod
@@ -113,6 +120,8 @@ class _Booking:
         held = drawn(snapshot.jobs)  # what the plan may take counts as left until the plan is booked
         left = {q.name: q.left + held.get(q.name, 0.0) for q in snapshot.quotas}
         booking = cls(left, snapshot.node, {q.name: q.words for q in snapshot.quotas})
+        if snapshot.has_tenants:
+            booking.tenants = {n.name: set(n.tenants) for n in snapshot.nodes}
         placed = [(snapshot.job[j], p) for j, p in plan.placements.items() if j in snapshot.job]
         for job, placement in sorted(placed, key=lambda pair: _rank(pair[0], pair[1], plan)):
             refusal = None if job.running and placement == job.placement else booking._refusal(job, placement)
@@ -126,6 +135,9 @@ class _Booking:
         for draw in job.needs.draws:
             if draw.amount(placement) > self.left.get(draw.quota, float("inf")) + _ROUNDING:
                 return Refusal(job.job_id, self.words[draw.quota], quota=draw.quota)
+        for name in placement.nodes if self.tenants else ():
+            if name in self.tenants and (why := unwelcome(job.tenant, self.tenants[name])):
+                return Refusal(job.job_id, f"{why} on {name}", node=name, apart=True)
         for name, counts in placement.shares:
             words = self.lacking(job, self.nodes[name], sum(n for _, n in counts)) if name in self.nodes else None
             if words:
@@ -167,6 +179,8 @@ class _Booking:
                 self.partition_cpus[key] = self.partition_cpus.get(key, 0.0) + cpus
             self.memory[name] = self.memory.get(name, 0.0) + cpus * job.needs.memory_per_cpu
             self.users[name] = self.users.get(name, 0) + 1
+            if name in self.tenants:
+                self.tenants[name].add(job.tenant)
             if job.needs.exclusive:
                 self.alone.add(name)
 
@@ -182,11 +196,13 @@ def _without(
     """The snapshot without the jobs that cannot start any more this round, and without the nodes on which one cannot.
 
     Of a quota that is used up all who would draw more of it than is left go at once, not one by one; so do from a node
-    all whom it has no room for, whatever else is planned; ``kept_off`` has the reasons. A running job that was to move
-    over a limit keeps its place.
+    all whom it has no room for, whatever else is planned, and, where one is not welcome, all who are not beside those
+    who were booked; ``kept_off`` has the reasons. A running job that was to move over a limit keeps its place.
     """
+    if any(r.apart for r in booking.refused):
+        snapshot = kept_apart(snapshot, booking.tenants, kept_off)
     spent = {r.quota: r.words for r in booking.refused if r.quota is not None}
-    tight = sorted({r.node for r in booking.refused if r.node is not None})
+    tight = sorted({r.node for r in booking.refused if r.node is not None and not r.apart})
     refused = {r.job_id: r for r in booking.refused}
     jobs = []
     for job in _kept_off(snapshot, tight, waits, kept_off) if tight else snapshot.jobs:

@@ -202,6 +202,7 @@ needs = st.builds(
     cpus_per_gpu=st.sampled_from([0.0, 2.0]),
     memory_per_cpu=st.sampled_from([0.0, 1.0, 3.0]),
     exclusive=st.booleans(),
+    by_user=st.booleans(),
     draws=st.lists(
         st.builds(Draw, st.sampled_from(["q", "r"]), st.sampled_from(["job", "gpu", "node", "v100"]), st.just(1.0)),
         max_size=2,
@@ -217,13 +218,19 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     free = {"n1": 4, "n2": 4}
     for i in range(draw(st.integers(1, 9))):
         size = draw(st.sampled_from([1, 2, 4]))
-        one = job(f"a{i}", size, needs=draw(needs), blocked=draw(st.sampled_from([None, None, None, "so"])))
+        one = job(
+            f"a{i}",
+            size,
+            needs=draw(needs),
+            user=draw(st.sampled_from("ab")),
+            blocked=draw(st.sampled_from([None, None, None, "so"])),
+        )
         where = draw(st.sampled_from([None, "n1", "n2"]))
         if where and free[where] >= size:
             free[where] -= size
             at = Placement.of({where: {"v100" if where == "n1" else "k80": size}})
             movable = draw(st.sampled_from([None, "stays"]))
-            one = job(f"a{i}", size, needs=one.needs, state=JobState.RUNNING, placement=at, unmovable=movable)
+            one = replace(one, state=JobState.RUNNING, placement=at, unmovable=movable, blocked=None)
             if one.needs.exclusive and free[where] == 4 - size:
                 free[where] = 0
                 one = replace(one, whole=Placement.of({where: {"v100" if where == "n1" else "k80": 4}}))
