@@ -176,6 +176,13 @@ class SlurmNode:
     has: Fittings = NOTHING_MORE
     maintenance: bool = False
 
+    def cpu_step(self, whole_sockets: bool) -> int:
+        """Slurm hands out CPUs in multiples of so many: the threads of a core, unless it counts a core as one CPU, or
+        those of a socket."""
+        has = self.has
+        threads = has.threads if self.cpus > has.sockets * has.cores else 1
+        return max(1, threads * (has.cores if whole_sockets else 1))
+
     @property
     def gpus_held(self) -> int:
         """How many of its GPUs are held, as a whole or in part."""
@@ -313,8 +320,9 @@ class Bounds:
 class ClusterState:
     """Everything the reads of one round give. ``read_s`` is how long they took. ``bounds``: what Slurm would refuse
     apart from what is in use; ``memory_counts``: whether memory is handed out by Slurm as CPUs are
-    (``CR_..._Memory``); ``stops_by_tier``: whether Slurm stops jobs for those of partitions with a higher
-    ``PriorityTier`` (``preempt/partition_prio``)."""
+    (``CR_..._Memory``); ``whole_sockets``: whether CPUs are handed out by sockets (``CR_Socket``);
+    ``stops_by_tier``: whether Slurm stops jobs for those of partitions with a higher ``PriorityTier``
+    (``preempt/partition_prio``)."""
 
     time: float
     jobs: tuple[SlurmJob, ...] = ()
@@ -324,6 +332,7 @@ class ClusterState:
     bounds: Bounds = Bounds()
     memory_counts: bool = True
     stops_by_tier: bool = False
+    whole_sockets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,8 @@ class _Booking:
 
     def lacking(self, job: Job, node: Node, gpus: int) -> str | None:
         """What the node has too little of for so many of the job's GPUs there, in words; None if it has enough."""
-        cpus = job.needs.cpus_for(gpus)
+        asked = job.needs.cpus_for(gpus)
+        cpus = node.cpus_given(asked)
         if node.name in self.alone:
             return "a job has the whole node"
         if job.needs.exclusive and (node.shared or self.users.get(node.name)):
@@ -155,7 +156,7 @@ class _Booking:
             return f"{cpus:g} CPUs are not free" if cpus != 1 else "1 CPU is not free"
         if self._over_limit(job, node, cpus):
             return f"partition {job.partition} has no {cpus:g} of its MaxCPUsPerNode left"
-        memory = cpus * job.needs.memory_per_cpu
+        memory = asked * job.needs.memory_per_cpu
         if node.memory_bytes is not None and memory + self.memory.get(node.name, 0.0) > node.memory_bytes + _ROUNDING:
             return f"{memory / 2**30:.3g} GiB of memory are not free"
         return None
@@ -173,11 +174,12 @@ class _Booking:
             if draw.quota in self.left:
                 self.left[draw.quota] -= draw.amount(placement)
         for name, counts in placement.shares:
-            cpus = job.needs.cpus_for(sum(n for _, n in counts))
+            asked = job.needs.cpus_for(sum(n for _, n in counts))
+            cpus = self.nodes[name].cpus_given(asked) if name in self.nodes else asked
             self.cpus[name] = self.cpus.get(name, 0.0) + cpus
             for key in ((name, partition) for partition in job.partition.split(",")):
                 self.partition_cpus[key] = self.partition_cpus.get(key, 0.0) + cpus
-            self.memory[name] = self.memory.get(name, 0.0) + cpus * job.needs.memory_per_cpu
+            self.memory[name] = self.memory.get(name, 0.0) + asked * job.needs.memory_per_cpu
             self.users[name] = self.users.get(name, 0) + 1
             if name in self.tenants:
                 self.tenants[name].add(job.tenant)
