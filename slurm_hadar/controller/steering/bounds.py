@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.steering.vain_tries import VainTries
 from slurm_hadar.controller.words import clock
 from slurm_hadar.model import Draw, Form, JobState, Needs, Quota
 from slurm_hadar.slurm.parsing import fold
@@ -99,6 +100,7 @@ class Lessons:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, ...], _Lesson] = {}
+        self.vain = VainTries()
 
     def learn(self, job: SlurmJob, reason: str, now: float, first_s: float, tried: bool) -> None:
         """Slurm keeps the job back. ``first_s``: how long its like are left alone after the first time. Only a job that
@@ -111,11 +113,12 @@ class Lessons:
         elif _first(reason) in _NEVER:
             old.reason = reason
 
-    def tried_in_vain(self, job: SlurmJob, record: JobRecord, nodes: Iterable[str], now: float, round_s: float) -> None:
+    def tried_in_vain(self, job: SlurmJob, record: JobRecord, nodes: Sequence[str], now: float, round_s: float) -> None:
         """The job was given these nodes, which had room, and was not started. It may be for something there: they are
-        not tried again for two rounds, but others are at once. From the second time on it is for the job, which is
-        left alone, so that others get their turn."""
+        not tried again for two rounds, nor with its like, but others are at once. From the second time on it is for
+        the job, which is left alone, so that others get their turn."""
         record.keep_off(nodes, now + _PASS_ROUNDS * round_s)
+        self.vain.note(job, record, nodes, now, round_s)
         scope, reason = _scope(job, ""), f"{job.reason or 'no reason given'}, beside free GPUs"
         if scope in self._found:
             self.learn(job, reason, now, round_s, tried=True)
