@@ -9,7 +9,7 @@ to be blocked are not shown to it at all. Our definition.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -199,20 +199,22 @@ def _without(
 
     Of a quota that is used up all who would draw more of it than is left go at once, not one by one; so do from a node
     all whom it has no room for, whatever else is planned, and, where one is not welcome, all who are not beside those
-    who were booked; ``kept_off`` has the reasons. A running job that was to move over a limit keeps its place.
+    who were booked. Who is refused a node goes from all that have no room beside those who were booked, lest it be
+    planned on the next such in each try. ``kept_off`` has the reasons. A running job that was to move over a limit
+    keeps its place.
     """
     if any(r.apart for r in booking.refused):
         snapshot = kept_apart(snapshot, booking.tenants, kept_off)
     spent = {r.quota: r.words for r in booking.refused if r.quota is not None}
     tight = sorted({r.node for r in booking.refused if r.node is not None and not r.apart})
-    refused = {r.job_id: r for r in booking.refused}
+    refused, full = {r.job_id: r for r in booking.refused}, _Full(booking)
     jobs = []
     for job in _kept_off(snapshot, tight, waits, kept_off) if tight else snapshot.jobs:
         refusal = refused.get(job.job_id)
         if refusal is not None and job.running:
             jobs.append(replace(job, unmovable=job.unmovable or refusal.words))
         elif refusal is not None and refusal.node is not None:
-            jobs.append(_closed(snapshot, job, refusal.node))
+            jobs.append(_closed(snapshot, job, full.beside(job).union((refusal.node,))))
             kept_off[job.job_id] = refusal.words
         elif refusal is not None and (smaller := _smaller(job, booking.left)) is not None:
             jobs.append(smaller)
@@ -236,20 +238,41 @@ def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait], kept
     for job in snapshot.jobs:
         words = ""
         if job.steerable and not job.running:
-            least = max(1, job.form.gang_sizes[0] // max(1, job.form.max_nodes))
+            least = _least(job)
             for name in tight:
                 node = snapshot.node[name]
                 lacking = empty.lacking(job, node, least) if job.form.admits_node(name) else None
                 if lacking:
                     if not words or any(map(job.form.admits_type, node.gpus)):
                         words = f"{lacking} on {name}"
-                    job = _closed(snapshot, job, name)
+                    job = _closed(snapshot, job, (name,))
         if words:
             kept_off[job.job_id] = words
         if words and not job.form.nodes:
             waits[job.job_id] = Wait(Tier.TRANSIENT, words)
         else:
             yield job
+
+
+@dataclass
+class _Full:
+    """The nodes that have no room beside those who were booked, for jobs that take alike of a node."""
+
+    booking: _Booking
+    known: dict[tuple[object, ...], frozenset[str]] = field(default_factory=dict)
+
+    def beside(self, job: Job) -> frozenset[str]:
+        needs, least = job.needs, _least(job)
+        key = (needs.cpus, needs.cpus_per_gpu, needs.memory_per_cpu, needs.exclusive, job.partition, least)
+        if key not in self.known:
+            nodes = self.booking.nodes.values()
+            self.known[key] = frozenset(n.name for n in nodes if self.booking.lacking(job, n, least))
+        return self.known[key]
+
+
+def _least(job: Job) -> int:
+    """The fewest GPUs that the job has on a node."""
+    return max(1, job.form.gang_sizes[0] // max(1, job.form.max_nodes))
 
 
 def _smaller(job: Job, left: Mapping[str, float]) -> Job | None:
@@ -269,9 +292,9 @@ def _short(job: Job, left: Mapping[str, float], workers: int | None = None) -> I
             yield draw.quota
 
 
-def _closed(snapshot: Snapshot, job: Job, node: str) -> Job:
+def _closed(snapshot: Snapshot, job: Job, nodes: Collection[str]) -> Job:
     open_ = job.form.nodes if job.form.nodes is not None else snapshot.node_names
-    return replace(job, form=replace(job.form, nodes=frozenset(open_) - {node}))
+    return replace(job, form=replace(job.form, nodes=frozenset(open_).difference(nodes)))
 
 
 def _dropped(snapshot: Snapshot, plan: Plan, waits: dict[str, Wait]) -> Plan:

@@ -290,3 +290,28 @@ def test_what_the_jobs_of_a_partition_may_have_of_a_node(policy: str) -> None:
     alone = cluster(jobs[0], cpus=32, partitions=("all", "mc"), partition_cpus={"mc": 3})
     waits = registry.get(policy).allocate(alone).waits["a0"]
     assert waits.why == "partition mc has no 4 of its MaxCPUsPerNode left on n1"
+
+
+@pytest.mark.parametrize("policy", ["hadar", "gavel_las", "tiresias", "allox", "srtf", "fifo"])
+def test_many_nodes_with_gpus_and_no_cpus_do_not_hide_those_with_both(policy: str) -> None:
+    """Who runs there could be moved, so each node might have room: all such are ruled out at once, not one by one."""
+    nodes = [Node(f"v{i}", {"v100": 4}, cpus=32, cpu_step=16) for i in range(12)]
+    there = [
+        job(
+            f"a{2 * i + k}",
+            needs=Needs(cpus=1.0),
+            state=JobState.RUNNING,
+            placement=Placement.of({f"v{i}": {"v100": 1}}),
+            speeds={"v100": Speed(4.0), "k80": Speed(3.9)},
+        )
+        for i in range(12)
+        for k in range(2)
+    ]
+    waiting = [
+        job(f"b{100 + i}", needs=Needs(cpus=1.0), speeds={"v100": Speed(4.0), "k80": Speed(3.9)}) for i in range(4)
+    ]
+    snapshot = Snapshot(1000.0, (*nodes, Node("k", {"k80": 4}, cpus=32)), (*there, *waiting))
+
+    plan = registry.get(policy).allocate(snapshot)
+
+    assert len(plan.placements) == 28 and refusals(snapshot, plan) == []
