@@ -8,7 +8,7 @@ Units: seconds, bytes, steps; times are UTC epoch seconds.
 
 from __future__ import annotations
 
-from slurm_hadar.model.gpus import EMPTY, Basis, GpuType, Node, Partition, Placement, Speed
+from slurm_hadar.model.gpus import EMPTY, Basis, GpuType, Node, Partition, Placement, Speed, Tenant, in_steps
 from slurm_hadar.model.job import (
     LEAST_DUTY,
     MOST_SLOW_DOWN,
@@ -27,5 +27,5 @@ from slurm_hadar.model.round import Company, Kept, Pairing, Plan, Snapshot, Tier
 __all__ = [
     "Basis", "Company", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Kept", "LEAST_DUTY",
     "MOST_SLOW_DOWN", "Mix", "NO_NEEDS", "Needs", "Node", "Pairing", "Partition", "Placement", "Plan", "Quota",
-    "Snapshot", "Speed", "Tier", "Wait",
+    "Snapshot", "Speed", "Tenant", "Tier", "Wait", "in_steps",
 ]  # fmt: skip

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-__all__ = ["Basis", "EMPTY", "GpuType", "Node", "Partition", "Placement", "Speed"]
+__all__ = ["Basis", "EMPTY", "GpuType", "Node", "Partition", "Placement", "Speed", "Tenant", "in_steps"]
 
 
 class Basis(enum.StrEnum):
@@ -128,6 +130,24 @@ class Speed:
         return self.steps_per_s * self.factor(nodes)
 
 
+def in_steps(count: float, step: int) -> float:
+    """``count``, of which there are whole multiples of ``step`` only."""
+    return count if step == 1 else math.ceil(count / step) * step
+
+
+class Tenant(NamedTuple):
+    """Whose job is on a node, as far as that matters to others there. ``by_user``: it shares its nodes with jobs of its
+    ``user`` only; ``mcs``: with jobs of this label of Slurm's Multi-Category Security only, which say so, too."""
+
+    user: str = ""
+    by_user: bool = False
+    mcs: str = ""
+
+    def admits(self, other: Tenant) -> bool:
+        """Whether the two may be on one node."""
+        return self.mcs == other.mcs and (self.user == other.user or not (self.by_user or other.by_user))
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A compute node. ``gpus`` is what it has; ``taken`` what jobs hold there that are not ours to move.
@@ -135,7 +155,9 @@ class Node:
     ``available`` is False for drained, draining, down and otherwise unusable nodes; ``reason`` then says why.
     ``cpus`` and ``memory_bytes`` are what a policy may hand out here beside GPUs, None where that is not counted;
     ``shared``: others' jobs are here, so that no job can have the whole node. ``partition_cpus``: by partition, where
-    one limits it, the CPUs that a policy may hand out here to its jobs.
+    one limits it, the CPUs that a policy may hand out here to its jobs. ``tenants``: whose jobs are here that are not
+    ours to move, where a job of the cluster minds. ``cpu_step``: CPUs are handed out in multiples of so many, as whole
+    cores or sockets.
     """
 
     name: str
@@ -150,6 +172,12 @@ class Node:
     memory_bytes: int | None = None
     shared: bool = False
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    tenants: frozenset[Tenant] = frozenset()
+    cpu_step: int = 1
+
+    def cpus_given(self, asked: float) -> float:
+        """The CPUs that a job gets here which asks for so many."""
+        return in_steps(asked, self.cpu_step)
 
     @property
     def steerable_gpus(self) -> dict[str, int]:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_hadar.model.gpus import EMPTY, Placement, Speed
+from slurm_hadar.model.gpus import EMPTY, Placement, Speed, Tenant
 from slurm_hadar.model.length import Length
 
 __all__ = [
@@ -162,13 +162,16 @@ class Draw:
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a job takes beside GPUs: on each of its nodes ``cpus`` and ``cpus_per_gpu`` for each GPU there, so many
-    bytes of memory per CPU, or the whole node; and of which quotas it draws."""
+    bytes of memory per CPU, or the whole node; and of which quotas it draws. ``by_user``, ``mcs``: with whom it shares
+    its nodes, as :class:`Tenant` has it."""
 
     cpus: float = 0.0
     cpus_per_gpu: float = 0.0
     memory_per_cpu: float = 0.0
     exclusive: bool = False
     draws: tuple[Draw, ...] = ()
+    by_user: bool = False
+    mcs: str = ""
 
     def cpus_for(self, gpus: int) -> float:
         """CPUs on a node where the job has so many GPUs."""
@@ -266,6 +269,11 @@ class Job:
     ruled_out: Mapping[str, str] = field(default_factory=dict)
     serves: bool = False
     whole: Placement = EMPTY
+
+    @property
+    def tenant(self) -> Tenant:
+        """What it is to others on its nodes."""
+        return Tenant(self.user, self.needs.by_user, self.needs.mcs)
 
     @property
     def held(self) -> Placement:

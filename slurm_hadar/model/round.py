@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slurm_hadar.model.gpus import EMPTY, Node, Partition, Placement
+from slurm_hadar.model.gpus import EMPTY, Node, Partition, Placement, Tenant
 from slurm_hadar.model.job import Job, Quota
 
 __all__ = ["Company", "Kept", "Pairing", "Plan", "Snapshot", "Tier", "Wait"]
@@ -87,6 +87,11 @@ class Snapshot:
         jobs = [j for j in self.jobs if j.steerable]
         return tuple(sorted(jobs, key=lambda j: (j.arrival, j.job_id)))
 
+    @functools.cached_property
+    def has_tenants(self) -> bool:
+        """Whether it matters whose jobs are on a node."""
+        return any(n.tenants for n in self.nodes) or any(j.needs.by_user or j.needs.mcs for j in self.jobs)
+
     def capacity(self) -> dict[str, dict[str, int]]:
         """{node: {gpu type: count}} that a policy may hand out, GPUs of running steerable jobs included."""
         return {n.name: free for n in self.nodes if (free := n.steerable_gpus)}
@@ -104,13 +109,19 @@ class Snapshot:
                     reasons.setdefault(other, f"shares its GPU with job {one}, which is left alone")
         jobs = [replace(j, pinned=reasons[j.job_id]) if j.job_id in reasons else j for j in self.jobs]
         held: dict[str, dict[str, int]] = {}
+        tenants: dict[str, set[Tenant]] = {}
         for job in self.jobs:
             if job.job_id in reasons and job.steerable and job.host is None:
                 for node, gpu_type, n in job.held.items():
                     on_node = held.setdefault(node, {})
                     on_node[gpu_type] = on_node.get(gpu_type, 0) + n
+                    tenants.setdefault(node, set()).update([job.tenant] if self.has_tenants else ())
         nodes = tuple(
-            replace(n, taken={t: n.taken.get(t, 0) + held[n.name].get(t, 0) for t in {*n.taken, *held[n.name]}})
+            replace(
+                n,
+                taken={t: n.taken.get(t, 0) + held[n.name].get(t, 0) for t in {*n.taken, *held[n.name]}},
+                tenants=n.tenants | tenants[n.name],
+            )
             if n.name in held
             else n
             for n in self.nodes

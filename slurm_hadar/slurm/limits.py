@@ -90,6 +90,7 @@ def _terms(words: Mapping[str, str], job_defaults: str, associations: bool) -> P
         int(default[1]) if default else 0,
         _access(words, "Accounts") if associations else EVERYBODY,
         _access(words, "Qos") if associations else EVERYBODY,
+        words.get("ExclusiveUser") == "YES",
     )
 
 

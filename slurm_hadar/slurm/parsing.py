@@ -49,7 +49,7 @@ JOB_FIELDS = (
     "Feature", "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
 #: Asked for beside these; a text without them can be read, too.
-MORE_JOB_FIELDS = ("Deadline", "MinTmpDisk", "SCT", "cpus-per-tres")
+MORE_JOB_FIELDS = ("Deadline", "MinTmpDisk", "SCT", "cpus-per-tres", "MCSLabel")
 _TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
                "Available", "Time", "Features", "Reason")  # fmt: skip
@@ -75,6 +75,8 @@ _LONG_LIST = 1000
 _MOST_KNOWN = 4096
 _MOST_NODES = 100_000  # more than any cluster; a range with a wrong digit must not fill the memory
 _FREES_GPUS = ("REQUEUE", "CANCEL")  # a suspended job keeps its GPUs
+_SHARING = {"NO": "OK", "USER": "USER", "MCS": "MCS"}  # what Exclusive shows in the words of OverSubscribe, else NO
+_SHARES = ("OK", "YES", "USER", "MCS")  # its nodes, with some jobs at least
 _NO_VALUE = 0xFFFFFFFE  # Slurm shows its marks for "not set" and "infinite" as plain numbers
 
 
@@ -210,6 +212,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         nodes = asked.get("node", nodes)
     array = r["ArrayJobID"] if "_" in job_id else None
     cpus = _int(r, "NumCPUs", 1)
+    sharing = _SHARING.get(r["Exclusive"], "NO") if "Exclusive" in r else r["OverSubscribe"]
     return SlurmJob(
         job_id=job_id,
         raw_id=_int(r, "JobID", 0),
@@ -244,7 +247,9 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         het_id=text_or_empty(r["HetJobID"]) or None,
         uid=int(r["UserID"]) if _DIGITS.fullmatch(r["UserID"]) else None,
         memory_bytes=asked.get("mem", 0),
-        exclusive=r["Exclusive"] != "NO" if "Exclusive" in r else r["OverSubscribe"] not in ("OK", "YES"),
+        exclusive=sharing not in _SHARES,
+        by_user=sharing == "USER",
+        mcs=text_or_empty(r.get("MCSLabel", "")) if sharing == "MCS" else "",
         deadline=_time(r, "Deadline") if "Deadline" in r else None,
         licenses=text_or_empty(r["Licenses"]),
         reservation=text_or_empty(r["Reservation"]),

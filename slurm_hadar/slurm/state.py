@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -70,7 +71,8 @@ class SlurmJob:
     """One record of the queue. ``job_id`` is ``123``, ``123_4`` for an array task, ``123+1`` for a component of a
     heterogeneous job; it is what scontrol is told. Times are epoch seconds, None where Slurm has none; ``end`` of
     a job that runs is when its time limit ends it. ``memory_bytes`` is over all its nodes, 0 where Slurm does not say;
-    ``exclusive``: it shares its nodes with no job, or with its owner's only. ``throttle``: how many tasks of its array
+    ``exclusive``: it shares its nodes with no job; ``by_user``: with its user's only; ``mcs``: with those only that
+    have this MCS label and say so, too. ``throttle``: how many tasks of its array
     may run at once. ``sched_nodes``: where the backfill scheduler means to start a waiting job, at ``start``.
     ``shares``: the part of a GPU that it asks for (``shard:2``), if it does; ``gpu_number``: on which GPU of its node
     it has that, by Slurm's count, None where that is not known. ``max_nodes`` is how
@@ -116,6 +118,8 @@ class SlurmJob:
     uid: int | None = None
     memory_bytes: int = 0
     exclusive: bool = False
+    by_user: bool = False
+    mcs: str = ""
     licenses: str = ""
     reservation: str = ""
     exc_nodes: tuple[str, ...] = ()
@@ -171,6 +175,13 @@ class SlurmNode:
     whole: frozenset[int] | None = None
     has: Fittings = NOTHING_MORE
     maintenance: bool = False
+
+    def cpu_step(self, whole_sockets: bool) -> int:
+        """Slurm hands out CPUs in multiples of so many: the threads of a core, unless it counts a core as one CPU, or
+        those of a socket."""
+        has = self.has
+        threads = has.threads if self.cpus > has.sockets * has.cores else 1
+        return max(1, threads * (has.cores if whole_sockets else 1))
 
     @property
     def gpus_held(self) -> int:
@@ -240,8 +251,8 @@ class Reservation:
 @dataclass(frozen=True, slots=True)
 class PartitionTerms:
     """What a partition asks of its jobs: how many nodes each may have (None = any number), how many CPUs of a node its
-    jobs may have together (None = all), and how many a job gets for each GPU whose owner counts none; and of which
-    ``accounts`` and ``qos`` they are."""
+    jobs may have together (None = all), and how many a job gets for each GPU whose owner counts none; of which
+    ``accounts`` and ``qos`` they are; and whether each shares its nodes with jobs of its user only (``by_user``)."""
 
     min_nodes: int = 0
     max_nodes: int | None = None
@@ -249,6 +260,7 @@ class PartitionTerms:
     cpus_per_gpu: int = 0
     accounts: Access = EVERYBODY
     qos: Access = EVERYBODY
+    by_user: bool = False
 
 
 _NO_TERMS = PartitionTerms()
@@ -284,6 +296,15 @@ class Bounds:
         terms = zip(names, self._terms(job.partition), strict=True)
         return tuple(name for name, t in terms if t.accounts.admits(job.account) and t.qos.admits(job.qos))
 
+    def by_user(self, job: SlurmJob) -> bool:
+        """Whether the job shares its nodes with its user's only, by its own wish or in a partition that it may start
+        in."""
+        return job.by_user or not self._by_user.isdisjoint(job.partition.split(","))
+
+    @functools.cached_property
+    def _by_user(self) -> frozenset[str]:
+        return frozenset(name for name, terms in self.partitions.items() if terms.by_user)
+
     def accounts_of(self, job: SlurmJob) -> tuple[str, ...]:
         """The job's account and those above it."""
         found = [job.account]
@@ -299,8 +320,9 @@ class Bounds:
 class ClusterState:
     """Everything the reads of one round give. ``read_s`` is how long they took. ``bounds``: what Slurm would refuse
     apart from what is in use; ``memory_counts``: whether memory is handed out by Slurm as CPUs are
-    (``CR_..._Memory``); ``stops_by_tier``: whether Slurm stops jobs for those of partitions with a higher
-    ``PriorityTier`` (``preempt/partition_prio``)."""
+    (``CR_..._Memory``); ``whole_sockets``: whether CPUs are handed out by sockets (``CR_Socket``);
+    ``stops_by_tier``: whether Slurm stops jobs for those of partitions with a higher ``PriorityTier``
+    (``preempt/partition_prio``)."""
 
     time: float
     jobs: tuple[SlurmJob, ...] = ()
@@ -310,6 +332,7 @@ class ClusterState:
     bounds: Bounds = Bounds()
     memory_counts: bool = True
     stops_by_tier: bool = False
+    whole_sockets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
 from slurm_hadar.messages import token_fingerprint
-from slurm_hadar.model import JobState, Partition
+from slurm_hadar.model import JobState, Partition, Tenant
 from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import Bounds, ClusterState, Fittings, GpuRequest, SlurmJob, SlurmNode, Write, WriteResult
 from slurm_hadar.slurm.tres import fittings, parse_request, shares
@@ -29,7 +29,8 @@ class FakeSlurm(Backend):
     ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists; ``limits`` are
     those that keep jobs waiting, which a read shows where ``tells_limits``. ``before_write`` is called between a
     round's reads and each of its writes. ``switches`` is what it says of its topology. ``partitions``: others than one
-    that has all nodes; ``stops_by_tier``: what it says of preemption, which is left to the test.
+    that has all nodes; ``stops_by_tier``: what it says of preemption, which is left to the test; ``whole_sockets``:
+    CPUs are handed out so.
     """
 
     name = "fake"
@@ -57,6 +58,7 @@ class FakeSlurm(Backend):
         self.switches = ""
         self.partitions: tuple[Partition, ...] = ()
         self.stops_by_tier = False
+        self.whole_sockets = False
 
     def submit(self, gpus: int = 1, comment: str = "hadar:", nodes: int = 1, **fields: object) -> str:
         """Add a pending job asking for ``gpus`` per node on ``nodes`` nodes; returns its id."""
@@ -180,14 +182,14 @@ class FakeSlurm(Backend):
         return next((n for n, left in enumerate(self._free(node)) if left >= shards), None)
 
     def cpus_used(self, node: str) -> int:
-        return sum(self._cpus(j) for j in self._on(node))
+        return sum(self._cpus(j, node) for j in self._on(node))
 
     def _on(self, node: str) -> list[SlurmJob]:
         return [j for j in self.jobs.values() if holds_gpus(j) and node in j.nodes]
 
-    @staticmethod
-    def _cpus(job: SlurmJob) -> int:
-        return -(-job.num_cpus // max(1, job.num_nodes))
+    def _cpus(self, job: SlurmJob, node: str) -> int:
+        step = self.nodes[node].cpu_step(self.whole_sockets)
+        return -(-job.num_cpus // max(1, job.num_nodes) // step) * step
 
     # The seam
 
@@ -210,8 +212,15 @@ class FakeSlurm(Backend):
         )
         bounds = self.limits.bounds(self.jobs.values()) if self.tells_limits else Bounds()
         partitions = self.partitions or (Partition("all", tuple(sorted(self.nodes))),)
-        by_tier = self.stops_by_tier
-        return ClusterState(time.time(), jobs, nodes, partitions, bounds=bounds, stops_by_tier=by_tier)
+        return ClusterState(
+            time.time(),
+            jobs,
+            nodes,
+            partitions,
+            bounds=bounds,
+            stops_by_tier=self.stops_by_tier,
+            whole_sockets=self.whole_sockets,
+        )
 
     def topology(self) -> str:
         self._answer()
@@ -362,17 +371,23 @@ class FakeSlurm(Backend):
             return False
         others = self._on(name)
         alone = job.exclusive or any(j.exclusive for j in others)
+        if not all(_tenant(other).admits(_tenant(job)) for other in others):
+            return False
         if (alone and others) or not self.limits.admits(job, name, now):
             return False
         if job.shards and self._first_with(name, job.shards) is None:
             return False
         each = job.gpus[0].count if job.gpus else 0
         free = sum(c for _, c in node.gpus) - self.used(name)
-        return free >= each >= 0 and node.cpus - self.cpus_used(name) >= self._cpus(job)
+        return free >= each >= 0 and node.cpus - self.cpus_used(name) >= self._cpus(job, name)
 
     def drain(self, names: Iterable[str]) -> None:
         for name in names:
             self.nodes[name] = replace(self.nodes[name], available=False, state="drained", reason="test")
+
+
+def _tenant(job: SlurmJob) -> Tenant:
+    return Tenant(job.user, job.by_user, job.mcs)
 
 
 def _asks(job: SlurmJob, told: str) -> Fittings:

@@ -154,16 +154,19 @@ PartitionName=few MaxNodes=2 MinNodes=1 MaxCPUsPerNode=8 JobDefaults=DefCpuPerGP
 
 
 def test_whom_partitions_and_reservations_take() -> None:
-    """By account and QOS, if Slurm minds them; who is denied counts where nobody in particular is allowed."""
+    """By account and QOS, if Slurm minds them; who is denied counts where nobody in particular is allowed. And who may
+    be beside whom."""
     text = (
-        "PartitionName=b AllowGroups=ALL DenyAccounts=x,y AllowQos=foo State=UP\nPartitionName=a AllowAccounts=ALL\n"
+        "PartitionName=own ExclusiveUser=YES\n"
+        "PartitionName=b ExclusiveUser=NO AllowGroups=ALL DenyAccounts=x,y AllowQos=foo State=UP\n"
+        "PartitionName=a AllowAccounts=ALL\n"
         "ReservationName=m StartTime=1 EndTime=9 Nodes=n1 Flags=FLEX,MAGNETIC Users=-eve Groups=(null) Accounts=lab\n"
         "ReservationName=g StartTime=1 EndTime=9 Nodes=n1 Flags=MAGNETIC Users=(null) Groups=them Accounts=(null)\n"
     )
     b = PartitionTerms(accounts=Access(None, frozenset({"x", "y"})), qos=Access(frozenset({"foo"})))
     found = parse_bounds(text)
 
-    assert found.partitions == {"a": PartitionTerms(), "b": b}
+    assert found.partitions == {"a": PartitionTerms(), "b": b, "own": PartitionTerms(by_user=True)}
     assert parse_bounds(text, associations=False).partitions["b"] == PartitionTerms()
     assert [(r.magnetic, r.users, r.accounts) for r in found.reservations] == [
         (True, Access(None, frozenset({"eve"})), Access(frozenset({"lab"}))), (False, Access(), Access()),

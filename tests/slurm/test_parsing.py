@@ -339,8 +339,7 @@ def test_time_limits(text: str, seconds: float | None) -> None:
 @pytest.mark.parametrize(
     ("field", "word", "exclusive"),
     [("OverSubscribe", "OK", False), ("OverSubscribe", "YES", False), ("OverSubscribe", "NO", True),
-     ("OverSubscribe", "USER", True), ("Exclusive", "NO", False), ("Exclusive", "NODE", True),
-     ("Exclusive", "TOPO", True)],
+     ("Exclusive", "NO", False), ("Exclusive", "NODE", True), ("Exclusive", "TOPO", True)],
 )  # fmt: skip
 def test_who_wants_whole_nodes(field: str, word: str, exclusive: bool) -> None:
     """Up to 24.11 one word says it; 26.05 has a field of its own, and shows NO for every other job in the old one."""
@@ -348,6 +347,23 @@ def test_who_wants_whole_nodes(field: str, word: str, exclusive: bool) -> None:
     text = text_of([{**JOB, field: word}], fields)
 
     assert parsing.parse_jobs(text, MARK, fields)[0].exclusive is exclusive
+
+
+@pytest.mark.parametrize("field", ["OverSubscribe", "Exclusive"])
+@pytest.mark.parametrize(
+    ("word", "label", "shared"),
+    [("USER", "(null)", (True, "")), ("MCS", "red", (False, "red")), ("MCS", "(null)", (False, "")),
+     ("OK", "red", (False, ""))],
+)  # fmt: skip
+def test_with_whom_a_job_shares_its_nodes(field: str, word: str, label: str, shared: tuple[bool, str]) -> None:
+    """With its user's jobs only, or those of its MCS label: it is not alone there."""
+    word = "NO" if (field, word) == ("Exclusive", "OK") else word
+    fields = (*(JOB_FIELDS if field == "OverSubscribe" else parsing.newer_fields()), "MCSLabel")
+    text = text_of([{**JOB, field: word, "MCSLabel": label}], fields)
+
+    (job,) = parsing.parse_jobs(text, MARK, fields)
+
+    assert (job.by_user, job.mcs) == shared and not job.exclusive
 
 
 @pytest.mark.parametrize(

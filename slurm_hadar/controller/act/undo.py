@@ -59,6 +59,7 @@ class Undo:
             lessons.learn(job, job.reason, now, round_s, tried=True)
         elif refused or job.held or (keeps_back(job.reason) and not job.reason.startswith("ReqNodeNotAvail")):
             record.keep_off(change.new.nodes, now + _AVOID_ROUNDS * round_s)
+            lessons.vain.note(job, record, change.new.nodes, now, round_s)
         else:
             lessons.tried_in_vain(job, record, change.new.nodes, now, round_s)
 

@@ -267,4 +267,4 @@ def _whole(nodes: Mapping[str, Node], placement: Placement) -> Placement:
 
 def _given_back(node: Node, gpu_type: str, count: int) -> Node:
     taken = {**node.taken, gpu_type: max(0, node.taken.get(gpu_type, 0) - count)}
-    return replace(node, taken=taken)
+    return replace(node, taken=taken, tenants=node.tenants if any(taken.values()) else frozenset())

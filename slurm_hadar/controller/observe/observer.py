@@ -142,6 +142,7 @@ class Observer:
         sources.book.expect({job_id: comment.key for job_id, comment in view.comments.items()})
         sources.quarantine.keep(view.active)
         sources.lessons.expire(view.active)
+        sources.lessons.vain.look(view.state.nodes, view.state.time)
         sources.graphs.forget(f"{job_id}/{record.restarts}" for job_id, record in self.records.items())
 
     def _facts(self, finder: FactFinder, view: SlurmView) -> dict[str, JobFacts | None]:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from slurm_hadar.controller.safety.guard import Change
-from slurm_hadar.model import Form, Job, Snapshot, Speed, Tier, Wait
+from slurm_hadar.model import Form, Job, Snapshot, Speed, Tenant, Tier, Wait
 from slurm_hadar.policies.toolkit.arena import open_nodes
 from slurm_hadar.policies.toolkit.gangs import find_on_type
+from slurm_hadar.policies.toolkit.tenants import unwelcome
 
 __all__ = ["PassedOver"]
 
@@ -22,8 +23,12 @@ class PassedOver:
     def __init__(self, snapshot: Snapshot, changes: Sequence[Change]) -> None:
         self._snapshot = snapshot
         free = snapshot.capacity()
+        self._tenants = {n.name: set(n.tenants) for n in snapshot.nodes} if snapshot.has_tenants else {}
         for change in changes:
-            alone = snapshot.job[change.job_id].needs.exclusive
+            job = snapshot.job[change.job_id]
+            alone = job.needs.exclusive
+            for node in change.new.nodes if self._tenants else ():
+                self._tenants.setdefault(node, set()).add(job.tenant)
             for node, gpu_type, count in change.new.items():
                 if node in free and gpu_type in free[node]:
                     free[node][gpu_type] -= free[node][gpu_type] if alone else count
@@ -31,19 +36,23 @@ class PassedOver:
             gpu_type: {n: types[gpu_type] for n, types in free.items() if types.get(gpu_type, 0) > 0}
             for gpu_type in {t for types in free.values() for t, count in types.items() if count > 0}
         }
-        self._known: dict[tuple[str, Form, frozenset[tuple[str, Speed]], frozenset[tuple[str, str]]], str] = {}
+        self._known: dict[
+            tuple[str, Form, frozenset[tuple[str, Speed]], frozenset[tuple[str, str]], Tenant | None], str
+        ] = {}
 
     def words(self, job: Job, wait: Wait) -> str:
         """As more clauses of the reason ``wait`` gives; "" where nothing is free for it, or something else keeps it."""
         if not self._free or wait.tier not in (Tier.POLICY, Tier.CAPACITY):
             return ""
-        key = (job.partition, job.form, frozenset(job.speeds.items()), frozenset(job.ruled_out.items()))
+        tenant = job.tenant if self._tenants else None
+        key = (job.partition, job.form, frozenset(job.speeds.items()), frozenset(job.ruled_out.items()), tenant)
         if key not in self._known:
             self._known[key] = "".join(f"; {clause}" for clause in self._clauses(job))
         return self._known[key]
 
     def _clauses(self, job: Job) -> Iterator[str]:
         open_ = open_nodes(self._snapshot, job)
+        open_ -= {n for n, there in self._tenants.items() if unwelcome(job.tenant, there)}
         best = max((s.steps_per_s for t, s in job.speeds.items() if job.form.admits_type(t)), default=0.0)
         for gpu_type in sorted(self._free):
             room = [count for node, count in self._free[gpu_type].items() if node in open_]

@@ -15,6 +15,7 @@ from typing import Any
 
 from slurm_hadar.config import Config, GuardSection
 from slurm_hadar.model import EMPTY, Basis, Job, JobState, Placement, Plan, Snapshot, Tier
+from slurm_hadar.policies.toolkit.admission import refusals
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.shared_gpus.company import all_accept, may_be_several, on_same_gpu, shares_kept
@@ -244,13 +245,15 @@ def fit(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]
     """Turn vetoed changes into staying or waiting, and make the rest fit into what then is free.
 
     ``vetoed`` maps a job to the reason. A move whose target is not free any more becomes a stay, which may in turn
-    take GPUs from others: repeated until nothing changes, at most once per job.
+    take GPUs from others: repeated until nothing changes, at most once per job. So does what the cluster would refuse
+    beside those who stay, as for want of CPUs.
     """
     vetoed = dict(vetoed)
     pending = list(changes)
     arena = Arena.of(snapshot)
     while True:
         settled, failed = _fit(Ledger(arena, arena.capacity), pending, vetoed)
+        failed = failed or (_refused(snapshot, settled) if vetoed else {})
         if not failed:
             return _with_hosts(snapshot, settled) if snapshot.pairings else settled
         vetoed.update(failed)
@@ -275,6 +278,13 @@ def _fit(ledger: Ledger, changes: list[Change], vetoed: Mapping[str, str]) -> tu
         else:
             decided[change.job_id] = _veto(change, "the GPUs it was to start on did not come free")
     return ([decided.get(c.job_id, c) for c in changes] if decided else changes), failed
+
+
+def _refused(snapshot: Snapshot, changes: Sequence[Change]) -> dict[str, str]:
+    """The jobs that would not start where these changes have them, with the reasons."""
+    placements = {c.job_id: c.new for c in changes if c.new}
+    plan = Plan("settled", placements, payoffs={c.job_id: c.payoff for c in changes})
+    return {r.job_id: r.words for r in refusals(snapshot, plan)}
 
 
 def _is_guest(snapshot: Snapshot, change: Change) -> bool:

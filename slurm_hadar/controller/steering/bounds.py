@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.steering.vain_tries import VainTries
 from slurm_hadar.controller.words import clock
 from slurm_hadar.model import Draw, Form, JobState, Needs, Quota
 from slurm_hadar.slurm.parsing import fold
@@ -98,6 +100,7 @@ class Lessons:
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, ...], _Lesson] = {}
+        self.vain = VainTries()
 
     def learn(self, job: SlurmJob, reason: str, now: float, first_s: float, tried: bool) -> None:
         """Slurm keeps the job back. ``first_s``: how long its like are left alone after the first time. Only a job that
@@ -110,11 +113,12 @@ class Lessons:
         elif _first(reason) in _NEVER:
             old.reason = reason
 
-    def tried_in_vain(self, job: SlurmJob, record: JobRecord, nodes: Iterable[str], now: float, round_s: float) -> None:
+    def tried_in_vain(self, job: SlurmJob, record: JobRecord, nodes: Sequence[str], now: float, round_s: float) -> None:
         """The job was given these nodes, which had room, and was not started. It may be for something there: they are
-        not tried again for two rounds, but others are at once. From the second time on it is for the job, which is
-        left alone, so that others get their turn."""
+        not tried again for two rounds, nor with its like, but others are at once. From the second time on it is for
+        the job, which is left alone, so that others get their turn."""
         record.keep_off(nodes, now + _PASS_ROUNDS * round_s)
+        self.vain.note(job, record, nodes, now, round_s)
         scope, reason = _scope(job, ""), f"{job.reason or 'no reason given'}, beside free GPUs"
         if scope in self._found:
             self.learn(job, reason, now, round_s, tried=True)
@@ -233,7 +237,8 @@ class QuotaBook:
         """What the job takes beside GPUs, in the shape that its owner asked for or scaled from it."""
         per_node, per_gpu = self._cpus(job, record)
         memory = _memory_per_cpu(job) if self.state.memory_counts else 0.0
-        return _needs(per_node, per_gpu, memory, job.exclusive, tuple(self._draws(job, record)))
+        draws, by_user = tuple(self._draws(job, record)), self.state.bounds.by_user(job)
+        return _needs(per_node, per_gpu, memory, job.exclusive, draws, by_user, job.mcs)
 
     def spent(self, needs: Needs) -> bool:
         """Whether nothing is left of a quota that these needs draw of."""
@@ -417,9 +422,9 @@ def _memory_per_cpu(job: SlurmJob) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _needs(cpus: float, per_gpu: float, memory: float, exclusive: bool, draws: tuple[Draw, ...]) -> Needs:
+def _needs(*needs: Any) -> Needs:
     """Most jobs are alike; each set of needs is kept once."""
-    return Needs(cpus, per_gpu, memory, exclusive, draws)
+    return Needs(*needs)
 
 
 def _words(limit: Limit) -> str:

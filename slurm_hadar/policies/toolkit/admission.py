@@ -9,13 +9,14 @@ to be blocked are not shown to it at all. Our definition.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slurm_hadar.model import Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
+from slurm_hadar.model import Job, JobState, Node, Placement, Plan, Snapshot, Tenant, Tier, Wait
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
+from slurm_hadar.policies.toolkit.tenants import kept_apart, settled, unwelcome
 from slurm_hadar.policies.toolkit.waits import Obstacles
 
 __all__ = ["Refusal", "drawn", "refusals", "within_bounds"]
@@ -28,12 +29,14 @@ _TAKEN_BACK = "the GPUs that it was to have are kept by a job that may not move 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a job would not start where a plan has it: a quota is used up, or something on a ``node`` is."""
+    """Why a job would not start where a plan has it: a quota is used up, or something on a ``node`` is, or it is not
+    welcome there (``apart``)."""
 
     job_id: str
     words: str
     node: str | None = None
     quota: str | None = None
+    apart: bool = False
 
 
 def within_bounds(allocate: _Allocate) -> _Allocate:
@@ -45,12 +48,15 @@ def within_bounds(allocate: _Allocate) -> _Allocate:
         if (
             not barred
             and not snapshot.quotas
+            and not snapshot.has_tenants
             and all(n.cpus is None and n.memory_bytes is None for n in snapshot.nodes)
         ):
             return allocate(self, snapshot)
         waits = {job_id: Wait(Tier.TRANSIENT, why) for job_id, why in barred.items() if snapshot.job[job_id].steerable}
         kept_off: dict[str, str] = {}
         shown = snapshot.with_jobs([j for j in snapshot.jobs if j.job_id not in barred]) if barred else snapshot
+        if snapshot.has_tenants:
+            shown = kept_apart(shown, settled(shown), kept_off)
         for _ in range(_MOST_TRIES):
             plan = allocate(self, shown)
             booking = _Booking.of(shown, plan)
@@ -106,6 +112,7 @@ class _Booking:
     memory: dict[str, float] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     alone: set[str] = field(default_factory=set)
+    tenants: dict[str, set[Tenant]] = field(default_factory=dict)
     refused: list[Refusal] = field(default_factory=list)
 
     @classmethod
@@ -113,6 +120,8 @@ class _Booking:
         held = drawn(snapshot.jobs)  # what the plan may take counts as left until the plan is booked
         left = {q.name: q.left + held.get(q.name, 0.0) for q in snapshot.quotas}
         booking = cls(left, snapshot.node, {q.name: q.words for q in snapshot.quotas})
+        if snapshot.has_tenants:
+            booking.tenants = {n.name: set(n.tenants) for n in snapshot.nodes}
         placed = [(snapshot.job[j], p) for j, p in plan.placements.items() if j in snapshot.job]
         for job, placement in sorted(placed, key=lambda pair: _rank(pair[0], pair[1], plan)):
             refusal = None if job.running and placement == job.placement else booking._refusal(job, placement)
@@ -126,6 +135,9 @@ class _Booking:
         for draw in job.needs.draws:
             if draw.amount(placement) > self.left.get(draw.quota, float("inf")) + _ROUNDING:
                 return Refusal(job.job_id, self.words[draw.quota], quota=draw.quota)
+        for name in placement.nodes if self.tenants else ():
+            if name in self.tenants and (why := unwelcome(job.tenant, self.tenants[name])):
+                return Refusal(job.job_id, f"{why} on {name}", node=name, apart=True)
         for name, counts in placement.shares:
             words = self.lacking(job, self.nodes[name], sum(n for _, n in counts)) if name in self.nodes else None
             if words:
@@ -134,7 +146,8 @@ class _Booking:
 
     def lacking(self, job: Job, node: Node, gpus: int) -> str | None:
         """What the node has too little of for so many of the job's GPUs there, in words; None if it has enough."""
-        cpus = job.needs.cpus_for(gpus)
+        asked = job.needs.cpus_for(gpus)
+        cpus = node.cpus_given(asked)
         if node.name in self.alone:
             return "a job has the whole node"
         if job.needs.exclusive and (node.shared or self.users.get(node.name)):
@@ -143,7 +156,7 @@ class _Booking:
             return f"{cpus:g} CPUs are not free" if cpus != 1 else "1 CPU is not free"
         if self._over_limit(job, node, cpus):
             return f"partition {job.partition} has no {cpus:g} of its MaxCPUsPerNode left"
-        memory = cpus * job.needs.memory_per_cpu
+        memory = asked * job.needs.memory_per_cpu
         if node.memory_bytes is not None and memory + self.memory.get(node.name, 0.0) > node.memory_bytes + _ROUNDING:
             return f"{memory / 2**30:.3g} GiB of memory are not free"
         return None
@@ -161,12 +174,15 @@ class _Booking:
             if draw.quota in self.left:
                 self.left[draw.quota] -= draw.amount(placement)
         for name, counts in placement.shares:
-            cpus = job.needs.cpus_for(sum(n for _, n in counts))
+            asked = job.needs.cpus_for(sum(n for _, n in counts))
+            cpus = self.nodes[name].cpus_given(asked) if name in self.nodes else asked
             self.cpus[name] = self.cpus.get(name, 0.0) + cpus
             for key in ((name, partition) for partition in job.partition.split(",")):
                 self.partition_cpus[key] = self.partition_cpus.get(key, 0.0) + cpus
-            self.memory[name] = self.memory.get(name, 0.0) + cpus * job.needs.memory_per_cpu
+            self.memory[name] = self.memory.get(name, 0.0) + asked * job.needs.memory_per_cpu
             self.users[name] = self.users.get(name, 0) + 1
+            if name in self.tenants:
+                self.tenants[name].add(job.tenant)
             if job.needs.exclusive:
                 self.alone.add(name)
 
@@ -182,19 +198,23 @@ def _without(
     """The snapshot without the jobs that cannot start any more this round, and without the nodes on which one cannot.
 
     Of a quota that is used up all who would draw more of it than is left go at once, not one by one; so do from a node
-    all whom it has no room for, whatever else is planned; ``kept_off`` has the reasons. A running job that was to move
-    over a limit keeps its place.
+    all whom it has no room for, whatever else is planned, and, where one is not welcome, all who are not beside those
+    who were booked. Who is refused a node goes from all that have no room beside those who were booked, lest it be
+    planned on the next such in each try. ``kept_off`` has the reasons. A running job that was to move over a limit
+    keeps its place.
     """
+    if any(r.apart for r in booking.refused):
+        snapshot = kept_apart(snapshot, booking.tenants, kept_off)
     spent = {r.quota: r.words for r in booking.refused if r.quota is not None}
-    tight = sorted({r.node for r in booking.refused if r.node is not None})
-    refused = {r.job_id: r for r in booking.refused}
+    tight = sorted({r.node for r in booking.refused if r.node is not None and not r.apart})
+    refused, full = {r.job_id: r for r in booking.refused}, _Full(booking)
     jobs = []
     for job in _kept_off(snapshot, tight, waits, kept_off) if tight else snapshot.jobs:
         refusal = refused.get(job.job_id)
         if refusal is not None and job.running:
             jobs.append(replace(job, unmovable=job.unmovable or refusal.words))
         elif refusal is not None and refusal.node is not None:
-            jobs.append(_closed(snapshot, job, refusal.node))
+            jobs.append(_closed(snapshot, job, full.beside(job).union((refusal.node,))))
             kept_off[job.job_id] = refusal.words
         elif refusal is not None and (smaller := _smaller(job, booking.left)) is not None:
             jobs.append(smaller)
@@ -218,20 +238,41 @@ def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait], kept
     for job in snapshot.jobs:
         words = ""
         if job.steerable and not job.running:
-            least = max(1, job.form.gang_sizes[0] // max(1, job.form.max_nodes))
+            least = _least(job)
             for name in tight:
                 node = snapshot.node[name]
                 lacking = empty.lacking(job, node, least) if job.form.admits_node(name) else None
                 if lacking:
                     if not words or any(map(job.form.admits_type, node.gpus)):
                         words = f"{lacking} on {name}"
-                    job = _closed(snapshot, job, name)
+                    job = _closed(snapshot, job, (name,))
         if words:
             kept_off[job.job_id] = words
         if words and not job.form.nodes:
             waits[job.job_id] = Wait(Tier.TRANSIENT, words)
         else:
             yield job
+
+
+@dataclass
+class _Full:
+    """The nodes that have no room beside those who were booked, for jobs that take alike of a node."""
+
+    booking: _Booking
+    known: dict[tuple[object, ...], frozenset[str]] = field(default_factory=dict)
+
+    def beside(self, job: Job) -> frozenset[str]:
+        needs, least = job.needs, _least(job)
+        key = (needs.cpus, needs.cpus_per_gpu, needs.memory_per_cpu, needs.exclusive, job.partition, least)
+        if key not in self.known:
+            nodes = self.booking.nodes.values()
+            self.known[key] = frozenset(n.name for n in nodes if self.booking.lacking(job, n, least))
+        return self.known[key]
+
+
+def _least(job: Job) -> int:
+    """The fewest GPUs that the job has on a node."""
+    return max(1, job.form.gang_sizes[0] // max(1, job.form.max_nodes))
 
 
 def _smaller(job: Job, left: Mapping[str, float]) -> Job | None:
@@ -251,9 +292,9 @@ def _short(job: Job, left: Mapping[str, float], workers: int | None = None) -> I
             yield draw.quota
 
 
-def _closed(snapshot: Snapshot, job: Job, node: str) -> Job:
+def _closed(snapshot: Snapshot, job: Job, nodes: Collection[str]) -> Job:
     open_ = job.form.nodes if job.form.nodes is not None else snapshot.node_names
-    return replace(job, form=replace(job.form, nodes=frozenset(open_) - {node}))
+    return replace(job, form=replace(job.form, nodes=frozenset(open_).difference(nodes)))
 
 
 def _dropped(snapshot: Snapshot, plan: Plan, waits: dict[str, Wait]) -> Plan:

@@ -111,7 +111,9 @@ class CliBackend(Backend):
         bounds, memory = self._bounds(), self._memory_counts()
         nodes = open_maintained(nodes, jobs, bounds.reservations, now)
         read_s = time.monotonic() - began
-        return ClusterState(now, jobs, nodes, partitions, read_s, bounds, memory, self._stops_by_tier())
+        return ClusterState(
+            now, jobs, nodes, partitions, read_s, bounds, memory, self._stops_by_tier(), self._whole_sockets()
+        )
 
     def _nodes(self, read: Callable[[list[str]], str]) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
         mark = _mark()
@@ -148,6 +150,9 @@ class CliBackend(Backend):
 
     def _memory_counts(self) -> bool:
         return "MEMORY" in self._setting("SelectTypeParameters").upper()
+
+    def _whole_sockets(self) -> bool:
+        return "SOCKET" in self._setting("SelectTypeParameters").upper()
 
     def _stops_by_tier(self) -> bool:
         return self._setting("PreemptType") == "preempt/partition_prio"

@@ -115,10 +115,12 @@ class _Told(NamedTuple):
     gpus: tuple[GpuRequest, ...] = ()
     asks: Fittings = NOTHING_MORE
     cpus_per_gpu: int = 0
+    by_user: bool = False
+    mcs: str = ""
 
     @classmethod
     def of(cls, job: SlurmJob) -> _Told:
-        return cls(job.gpus, job.asks, job.cpus_per_gpu)
+        return cls(job.gpus, job.asks, job.cpus_per_gpu, job.by_user, job.mcs)
 
 
 class PyslurmBackend(CliBackend):
@@ -155,7 +157,7 @@ class PyslurmBackend(CliBackend):
         return tuple(self._complete(j, self._told.get(_identity(j, by_gpu), _Told()), known) for j in jobs)
 
     def _complete(self, job: SlurmJob, told: _Told, known: dict[str, SlurmJob]) -> SlurmJob:
-        job = replace(job, asks=told.asks, cpus_per_gpu=told.cpus_per_gpu)
+        job = replace(job, asks=told.asks, cpus_per_gpu=told.cpus_per_gpu, by_user=told.by_user, mcs=told.mcs)
         if job.exclusive and self._tells_exclusive:  # its word for it then stands for all jobs: learned by trying
             job = replace(job, exclusive=False)
         if len(told.gpus) > 1:
@@ -233,7 +235,7 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         comment=r["comment"] or "",
         uid=r["uid"],
         memory_bytes=(r["memory"] or 0) << 20,
-        exclusive=str(r["sharing"] or "").lower() in ("no", "user", "mcs"),
+        exclusive=str(r["sharing"] or "").lower() == "no",
         licenses=r["licenses"] or "",
         reservation=r["reservation"] or "",
         exc_nodes=parsing.expand(r["exc_nodes"] or ""),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.controller.record.dashboard_rows import gpu_use
-from slurm_hadar.model import Placement
+from slurm_hadar.model import Placement, Tenant
 from tests.controller.scripted import MODEL, Scripted
 
 
@@ -63,3 +63,36 @@ def test_it_gives_way_to_a_gang(bench: Any) -> None:
     kinds = {c.job_id: str(c.kind) for c in controller.run_round().changes}
 
     assert kinds == {job: "preempt", gang: "start"} and b.slurm.jobs[gang].nodes == ("v100-1",)
+
+
+@pytest.mark.parametrize("needs", ["theirs", "ours"])
+def test_whose_node_is_another_users_has_no_gpus_free_for_others(bench: Any, needs: str) -> None:
+    """Neither where the jobs there share it with their user's only, nor where the job that waits would; it shares."""
+    b = bench()
+    there = b.slurm.submit(1, MODEL, user="bob", by_user=needs == "theirs", num_cpus=1)
+    b.slurm.start(there, "k80-1")
+    pinned = b.slurm.submit(2, "", user="alice")
+    b.slurm.start(pinned, "v100-1")
+    waits = b.slurm.submit(1, MODEL, user="alice", by_user=needs == "ours")
+    his = b.slurm.submit(1, MODEL, user="bob", by_user=needs == "theirs")
+    controller = b.new_controller(policy=Scripted(**{f"j{there}": {"k80-1": {"k80": 1}}}))
+
+    controller.run_round()
+
+    assert "is free" not in b.journal.wait(waits)["why"] and "k80 is free" in b.journal.wait(his)["why"]
+    fifo = b.new_controller("policy.name=fifo")
+    fifo.run_round()
+    assert b.slurm.jobs[his].nodes == ("k80-1",) and not b.slurm.jobs[waits].nodes
+
+
+def test_whom_nobody_can_see_is_on_a_node_all_the_same(bench: Any) -> None:
+    """As where users may not see each other's jobs (PrivateData)."""
+    b = bench()
+    b.slurm.nodes = {n: replace(node, cpus=1000) for n, node in b.slurm.nodes.items()}
+    b.slurm.cpus_used = lambda node: 4 if node == "v100-1" else 0
+    job = b.slurm.submit(1, MODEL, by_user=True)
+
+    snapshot = b.new_controller("controller.mode=observe").run_round().seen.snapshot
+
+    assert (snapshot.node["v100-1"].tenants, snapshot.node["k80-1"].tenants) == ({Tenant()}, frozenset())
+    assert snapshot.job[job].needs.by_user

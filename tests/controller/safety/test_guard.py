@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.config import load
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, fit, limit
-from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Speed
+from slurm_hadar.model import Form, Job, JobState, Needs, Node, Placement, Plan, Snapshot, Speed
 
 TYPES = {"a": "v100", "b": "p100", "c": "k80"}
 
@@ -125,3 +126,23 @@ def test_who_stays_keeps_the_whole_of_its_node() -> None:
 
     assert [c.kind for c in fit(snapshot, changes, {})] == [ChangeKind.PREEMPT, ChangeKind.START]
     assert [c.kind for c in fit(snapshot, changes, {"1": "so"})] == [ChangeKind.STAY, ChangeKind.WAIT]
+
+
+@pytest.mark.parametrize(
+    ("needs", "cpus", "why"),
+    [(Needs(by_user=True), None, "jobs of others are on n1"), (Needs(cpus=3.0), 4, "3 CPUs are not free on n1")],
+)
+def test_who_stays_keeps_others_away_who_may_not_be_beside_it(needs: Needs, cpus: int | None, why: str) -> None:
+    """Though GPUs are free there: another user's job, or one for which no CPUs are left."""
+    speeds = {"v100": Speed(1.0)}
+    at = {n: Placement.of({n: {"v100": 1}}) for n in ("n1", "n2")}
+    stays = Job("1", Form(1), user="alice", state=JobState.RUNNING, placement=at["n1"], speeds=speeds, needs=needs)
+    starts = Job("2", Form(1), user="bob", speeds=speeds, needs=needs)
+    snapshot = Snapshot(0.0, tuple(Node(n, {"v100": 4}, cpus=cpus) for n in at), (stays, starts))
+    plan = Plan("x", {"1": at["n2"], "2": at["n1"]})
+
+    allowed = limit(snapshot, changes_of(snapshot, plan), load(None))
+    moved, waits = limit(snapshot, changes_of(snapshot, plan), load(None, ["guard.max_preemptions=0"]))
+
+    assert [c.new for c in allowed] == [at["n2"], at["n1"]]
+    assert (moved.new, waits.kind) == (at["n1"], ChangeKind.WAIT) and why in str(waits.veto)

@@ -202,6 +202,7 @@ needs = st.builds(
     cpus_per_gpu=st.sampled_from([0.0, 2.0]),
     memory_per_cpu=st.sampled_from([0.0, 1.0, 3.0]),
     exclusive=st.booleans(),
+    by_user=st.booleans(),
     draws=st.lists(
         st.builds(Draw, st.sampled_from(["q", "r"]), st.sampled_from(["job", "gpu", "node", "v100"]), st.just(1.0)),
         max_size=2,
@@ -217,13 +218,19 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     free = {"n1": 4, "n2": 4}
     for i in range(draw(st.integers(1, 9))):
         size = draw(st.sampled_from([1, 2, 4]))
-        one = job(f"a{i}", size, needs=draw(needs), blocked=draw(st.sampled_from([None, None, None, "so"])))
+        one = job(
+            f"a{i}",
+            size,
+            needs=draw(needs),
+            user=draw(st.sampled_from("ab")),
+            blocked=draw(st.sampled_from([None, None, None, "so"])),
+        )
         where = draw(st.sampled_from([None, "n1", "n2"]))
         if where and free[where] >= size:
             free[where] -= size
             at = Placement.of({where: {"v100" if where == "n1" else "k80": size}})
             movable = draw(st.sampled_from([None, "stays"]))
-            one = job(f"a{i}", size, needs=one.needs, state=JobState.RUNNING, placement=at, unmovable=movable)
+            one = replace(one, state=JobState.RUNNING, placement=at, unmovable=movable, blocked=None)
             if one.needs.exclusive and free[where] == 4 - size:
                 free[where] = 0
                 one = replace(one, whole=Placement.of({where: {"v100" if where == "n1" else "k80": 4}}))
@@ -283,3 +290,28 @@ def test_what_the_jobs_of_a_partition_may_have_of_a_node(policy: str) -> None:
     alone = cluster(jobs[0], cpus=32, partitions=("all", "mc"), partition_cpus={"mc": 3})
     waits = registry.get(policy).allocate(alone).waits["a0"]
     assert waits.why == "partition mc has no 4 of its MaxCPUsPerNode left on n1"
+
+
+@pytest.mark.parametrize("policy", ["hadar", "gavel_las", "tiresias", "allox", "srtf", "fifo"])
+def test_many_nodes_with_gpus_and_no_cpus_do_not_hide_those_with_both(policy: str) -> None:
+    """Who runs there could be moved, so each node might have room: all such are ruled out at once, not one by one."""
+    nodes = [Node(f"v{i}", {"v100": 4}, cpus=32, cpu_step=16) for i in range(12)]
+    there = [
+        job(
+            f"a{2 * i + k}",
+            needs=Needs(cpus=1.0),
+            state=JobState.RUNNING,
+            placement=Placement.of({f"v{i}": {"v100": 1}}),
+            speeds={"v100": Speed(4.0), "k80": Speed(3.9)},
+        )
+        for i in range(12)
+        for k in range(2)
+    ]
+    waiting = [
+        job(f"b{100 + i}", needs=Needs(cpus=1.0), speeds={"v100": Speed(4.0), "k80": Speed(3.9)}) for i in range(4)
+    ]
+    snapshot = Snapshot(1000.0, (*nodes, Node("k", {"k80": 4}, cpus=32)), (*there, *waiting))
+
+    plan = registry.get(policy).allocate(snapshot)
+
+    assert len(plan.placements) == 28 and refusals(snapshot, plan) == []

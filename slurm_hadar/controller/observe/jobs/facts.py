@@ -170,6 +170,7 @@ class FactFinder:
         facts, book = self._view.facts, self.quota_book
         form = form_of(job, comment, record, facts, self._now)
         only, closed = book.closed(job, self._now)
+        closed |= self._sources.lessons.vain.closed(job, record).keys()
         closed -= frozenset(job.nodes)  # where it runs it may stay
         if only is not None or closed:
             open_ = form.nodes if form.nodes is not None else frozenset(facts)
@@ -193,6 +194,7 @@ class FactFinder:
         if job.state is not JobState.PENDING:
             return None
         failed, lessons = waits(record, self._now), self._sources.lessons
+        vain = lessons.vain.closed(job, record)
         learned = None
         if reservation is not None:
             learned = f"its reservation {reservation.name} begins at {clock(reservation.start)}"
@@ -206,7 +208,7 @@ class FactFinder:
             failed
             or learned
             or only_where_reserved(job, form, self._view.facts, self.quota_book.reserved(job, self._now), self._now)
-            or only_where_avoided(job, record, form, self._view.facts, self._now)
+            or only_where_avoided(job, {**record.avoid, **vain}, form, self._view.facts, self._now)
         )
 
     def _keep_off_vain_nodes(self, job: SlurmJob, record: JobRecord) -> None:
@@ -282,17 +284,20 @@ def only_where_reserved(
     )
 
 
-def only_where_avoided(job: SlurmJob, record: JobRecord, form: Form, facts: NodeBook, now: float) -> str | None:
-    """That a waiting job has room only on nodes that are not tried for a while; None if it has elsewhere too, or
-    nowhere."""
-    until = {n: u for n, u in record.avoid.items() if u > now and n in facts}
+def only_where_avoided(
+    job: SlurmJob, avoid: Mapping[str, float], form: Form, facts: NodeBook, now: float
+) -> str | None:
+    """That a waiting job has room only on nodes that are not tried until a moment of ``avoid``; None if it has
+    elsewhere too, or nowhere."""
+    until = {n: u for n, u in avoid.items() if u > now and n in facts}
     if not until:
         return None
     avoided = _only_room(job, form, facts, until)
     if not avoided:
         return None
     when = clock(min(until[n] for n in avoided))
-    return f"could run on {fold(sorted(avoided))} only, which is not tried for it until {when} (its history says why)"
+    said = "its history, or that of a job like it, says why"
+    return f"could run on {fold(sorted(avoided))} only, which is not tried for it until {when} ({said})"
 
 
 def _only_room(job: SlurmJob, form: Form, facts: NodeBook, closed: Collection[str]) -> set[str]:
