@@ -113,8 +113,8 @@ def _binds(environ: Mapping[str, str], nodes: int, tasks: int) -> dict[str, str]
     if "SLURM_NTASKS_PER_GPU" in kept and tasks == nodes and gpus is not None and gpus > 1:
         say(
             f"one task on each node, though --ntasks-per-gpu was asked for and there are {gpus} GPUs on the first: "
-            "Slurm does not tell the scheduler of that option where a node has one GPU; say --ntasks-per-node=1 and "
-            "start a worker per GPU by torchrun"
+            "Slurm's queue does not show that option, so a job with one GPU on each node is taken for one with one "
+            "task there; say --ntasks-per-node=1 and start a worker per GPU by torchrun"
         )
         del kept["SLURM_NTASKS_PER_GPU"]
     return kept

@@ -114,10 +114,12 @@ class _Told(NamedTuple):
     gpus: tuple[GpuRequest, ...] = ()
     asks: Fittings = NOTHING_MORE
     cpus_per_gpu: int = 0
+    tasks_per_node: int = 0
+    tasks_per_socket: int = 0
 
     @classmethod
     def of(cls, job: SlurmJob) -> _Told:
-        return cls(job.gpus, job.asks, job.cpus_per_gpu)
+        return cls(job.gpus, job.asks, job.cpus_per_gpu, job.tasks_per_node, job.tasks_per_socket)
 
 
 class PyslurmBackend(CliBackend):
@@ -154,7 +156,13 @@ class PyslurmBackend(CliBackend):
         return tuple(self._complete(j, self._told.get(_identity(j, by_gpu), _Told()), known) for j in jobs)
 
     def _complete(self, job: SlurmJob, told: _Told, known: dict[str, SlurmJob]) -> SlurmJob:
-        job = replace(job, asks=told.asks, cpus_per_gpu=told.cpus_per_gpu)
+        job = replace(
+            job,
+            asks=told.asks,
+            cpus_per_gpu=told.cpus_per_gpu,
+            tasks_per_node=told.tasks_per_node,
+            tasks_per_socket=told.tasks_per_socket,
+        )
         if job.exclusive and self._tells_exclusive:  # its word for it then stands for all jobs: learned by trying
             job = replace(job, exclusive=False)
         if len(told.gpus) > 1:
