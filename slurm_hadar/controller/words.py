@@ -21,7 +21,8 @@ _WOULD = {"start": "would start", "move": "would move", "preempt": "would be sto
           "stay": "would stay"}  # fmt: skip
 _HAPPENED = {"restart": "begins again", "anew": "begins anew", "forecast": "is expected to take",
              "graph": "goes on without its graph", "weight": "counts for less", "barred": "is kept off a node",
-             "slurm": "is started by Slurm", "retry": "is run again", "asked": "has changed"}  # fmt: skip
+             "slurm": "is started by Slurm", "retry": "is run again", "asked": "has changed",
+             "size": "keeps its size"}  # fmt: skip
 _OUTCOMES = {
     WriteOutcome.OK: "Slurm was told",
     WriteOutcome.REFUSED: "Slurm refused",

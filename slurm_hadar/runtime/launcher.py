@@ -1,8 +1,8 @@
 """``hadar-srun [srun options] -- command``: srun that survives being moved, and measures.
 
 Runs in the batch script. It drops the variables in which sbatch has frozen the shape that was asked for at submission,
-so that srun uses what the job has now, starts one task per node unless told otherwise, and puts the agent beside the
-command in each task. Then it *becomes* srun, so that signals, output and exit code are srun's own. What it cannot do
+tells srun the tasks that the job has now, as many as plain srun would start, and puts the agent beside the command in
+each task. Then it *becomes* srun, so that signals, output and exit code are srun's own. What it cannot do
 (no controller, slurmctld slow) costs measuring, never the run.
 """
 
@@ -19,26 +19,13 @@ from pathlib import Path
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import CommentError, ConfigError
 from slurm_hadar.joblog import say
-from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry
+from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry, shape
 from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command, without
 from slurm_hadar.runtime.launch.turns import has_shards
 
-# frozen at submission, and wrong once the job was given another shape
-STALE = (
-    "SLURM_GPUS",
-    "SLURM_GPUS_PER_NODE",
-    "SLURM_GPUS_PER_SOCKET",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_NTASKS",
-    "SLURM_NTASKS_PER_GPU",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_NPROCS",
-    "SLURM_TRES_PER_TASK",
-)
 # the command is then a terminal's, or not a command at all
 NO_AGENT = ("--pty", "--multi-prog")
-SHAPE_LONG = ("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "het-group", "pack-group")
 ENDED = 128 + signal.SIGTERM  # what a script sees of a program that Slurm has ended
 
 
@@ -82,7 +69,6 @@ def prepare(options: list[str], command: list[str], environ: MutableMapping[str,
         say(advice)
     if "--overlap" in options:
         environ["HADAR_STEP_SHARED"] = "1"
-    clean(environ)
     describe_job(environ)
     environ.setdefault("PYTHONHASHSEED", "0")  # sets of texts have one order, in all workers and after every restart
     # a task of an array may be a copy of a forked job, and copies must know of each other
@@ -91,7 +77,10 @@ def prepare(options: list[str], command: list[str], environ: MutableMapping[str,
         _take_place(environ, facts)
     if (refusal := copies.prepare(environ, facts)) is not None:
         raise NotStarted(refusal, 1)
-    options = place_by_graph([*options, *default_shape(options, environ)], environ, facts)
+    shaped = [*options, *shape.settle(options, environ, None if facts is None else facts.tasks)]
+    if (advice := shape.of_workers(shaped, command)) is not None:
+        say(advice)
+    options = place_by_graph(shaped, environ, facts)
     if not any(option.partition("=")[0] in NO_AGENT for option in options):
         heard, retried = reports.prepare(environ, facts), use_retry(environ, facts)
         declare_needs(environ, facts)
@@ -126,26 +115,6 @@ def _disinherit(environ: MutableMapping[str, str]) -> None:
     if ours := messages.inherited(environ):
         for name in (*ours, "SLURM_STEP_ID"):
             environ.pop(name, None)
-
-
-def clean(environ: MutableMapping[str, str]) -> None:
-    """Drop what is stale; ``SLURM_JOB_NUM_NODES``, node list and the GPUs on the node are Slurm's own and right."""
-    for name in STALE:
-        environ.pop(name, None)
-
-
-def default_shape(options: list[str], environ: MutableMapping[str, str]) -> list[str]:
-    """One task per node of the allocation, unless the options say anything about nodes or tasks."""
-    nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES")
-    if nodes is None or any(_shapes(word) for word in options):
-        return []
-    return ["-N", nodes, "-n", nodes]
-
-
-def _shapes(word: str) -> bool:
-    if word.startswith("--"):
-        return word[2:].partition("=")[0] in SHAPE_LONG
-    return word.startswith(("-n", "-N"))
 
 
 def place_by_graph(options: list[str], environ: MutableMapping[str, str], facts: JobFacts | None) -> list[str]:

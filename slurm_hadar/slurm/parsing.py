@@ -49,7 +49,7 @@ JOB_FIELDS = (
     "Feature", "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
 #: Asked for beside these; a text without them can be read, too.
-MORE_JOB_FIELDS = ("Deadline", "MinTmpDisk", "SCT", "cpus-per-tres", "MCSLabel")
+MORE_JOB_FIELDS = ("Deadline", "MinTmpDisk", "SCT", "cpus-per-tres", "MCSLabel", "NTPerNode", "NTPerSocket")
 _TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
                "Available", "Time", "Features", "Reason")  # fmt: skip
@@ -77,6 +77,7 @@ _MOST_NODES = 100_000  # more than any cluster; a range with a wrong digit must 
 _FREES_GPUS = ("REQUEUE", "CANCEL")  # a suspended job keeps its GPUs
 _SHARING = {"NO": "OK", "USER": "USER", "MCS": "MCS"}  # what Exclusive shows in the words of OverSubscribe, else NO
 _SHARES = ("OK", "YES", "USER", "MCS")  # its nodes, with some jobs at least
+_NO_LIMIT = 0xFFFE
 _NO_VALUE = 0xFFFFFFFE  # Slurm shows its marks for "not set" and "infinite" as plain numbers
 
 
@@ -258,7 +259,15 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         comment=text_or_empty(r["Comment"]),
         asks=fittings(r["tres-per-node"], r.get("MinTmpDisk", ""), r.get("SCT", "")),
         cpus_per_gpu=per_gpu(r.get("cpus-per-tres", "")),
+        tasks_per_node=_limit(r.get("NTPerNode", "")),
+        tasks_per_socket=_limit(r.get("NTPerSocket", "")),
     )
+
+
+def _limit(text: str) -> int:
+    """A number of 16 bits; 0 for ``N/A`` and for Slurm's marks of no limit."""
+    number = int(text) if _DIGITS.fullmatch(text) else 0
+    return number if number < _NO_LIMIT else 0
 
 
 def job_state(text: str, job_id: str) -> JobState:

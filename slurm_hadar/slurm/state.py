@@ -81,7 +81,8 @@ class SlurmJob:
     cancels it as soon as it cannot be done before that (``--deadline``). ``fault``: why Slurm's record of the job
     cannot be read; nothing else of it is sure then. ``asks``: of each of its nodes. ``cpus_per_gpu``: the CPUs that it
     has for each GPU, by its owner's wish or, once Slurm has tried to start it, the partition's default; 0 = its CPUs
-    are counted otherwise."""
+    are counted otherwise. ``tasks_per_node`` and ``tasks_per_socket`` as its owner asked (``--ntasks-per-node``), 0 =
+    not so."""
 
     job_id: str
     raw_id: int
@@ -131,6 +132,8 @@ class SlurmJob:
     fault: str | None = None
     asks: Fittings = NOTHING_MORE
     cpus_per_gpu: int = 0
+    tasks_per_node: int = 0
+    tasks_per_socket: int = 0
 
     @property
     def gpu_count(self) -> int:

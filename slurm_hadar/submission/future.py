@@ -49,8 +49,8 @@ def submit(
     """Submit ``function(*args)`` as a job that the scheduler may place and move; returns at once.
 
     The function is called anew in each run of the job: a training that shall go on after a move resumes by
-    :func:`slurm_hadar.train`. Each task calls it (one task per node, unless ``ntasks`` says otherwise); the result is
-    that of the first task of the last run.
+    :func:`slurm_hadar.train`. Each task calls it (one on each node, unless ``ntasks`` or the like asks for more); the
+    result is that of the first task of the last run.
 
     Parameters
     ----------

@@ -173,6 +173,14 @@ SHAPES: dict[str, tuple[Sequence[str], dict[str, object]]] = {
     "typed": (["--gres=gpu:v100:2"], {"gpus": (GpuRequest("node", (("v100", 2),)),)}),
     "typed of the job": (["--gpus=k80:3"], {"gpus": (GpuRequest("job", (("k80", 3),)),)}),
     "two nodes": (["--gres=gpu:2", "-N2", "-n4"], {"num_nodes": 2, "max_nodes": 2, "num_tasks": 4, "num_cpus": 4}),
+    "tasks of a node": (
+        ["--gres=gpu:2", "-N2", "--ntasks-per-node=2"],
+        {"num_tasks": 4, "tasks_per_node": 2, "tasks_per_socket": 0},
+    ),
+    "tasks of a socket": (
+        ["--gres=gpu:2", "-n2", "--ntasks-per-socket=2"],
+        {"num_tasks": 2, "tasks_per_node": 0, "tasks_per_socket": 2},
+    ),
     "by name": (["-N2", "-w", "v100-1,v100-2"], {"req_nodes": ("v100-1", "v100-2")}),
     "constraint": (["-C", "v100|k80", "--gres=gpu:1"], {"features": "v100|k80"}),
     "time limit": (["-t", "1-02:03:00"], {"time_limit_s": 93780.0}),

@@ -397,6 +397,18 @@ def test_what_a_job_asks_of_its_nodes(gres: str, disk: str, shape: str, asked: F
     assert parsing.parse_jobs(text_of([record], fields), MARK, fields)[0].asks == asked
 
 
+@pytest.mark.parametrize(
+    ("shown", "limits"),
+    [(("4", "N/A"), (4, 0)), (("0", "2"), (0, 2)), (("65534", "65535"), (0, 0)), (("N/A", ""), (0, 0))],
+)
+def test_tasks_on_each_node_or_socket(shown: tuple[str, str], limits: tuple[int, int]) -> None:
+    """As its owner asked; Slurm's marks of no limit are none."""
+    fields = (*JOB_FIELDS, "NTPerNode", "NTPerSocket")
+    record = {**JOB, "NTPerNode": shown[0], "NTPerSocket": shown[1]}
+    job = parsing.parse_jobs(text_of([record], fields), MARK, fields)[0]
+    assert (job.tasks_per_node, job.tasks_per_socket) == limits
+
+
 def test_which_nodes_have_what_is_asked() -> None:
     """A GRES of any type, or of one; as much disk, and sockets."""
     fields = (*NODE_FIELDS, "Disk", "SocketCoreThread")

@@ -30,7 +30,7 @@ RECORD: dict[str, Any] = {
 def test_what_a_job_asks_is_asked_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once for each job, and once more when its CPUs are counted by GPUs, as after Slurm has tried it."""
     fake, asked = FakeSlurm({"v100-1": ("v100", 4)}), list[int]()
-    shown = replace(fake.jobs[fake.submit(1)], asks=Fittings((("nic", 1),)), by_user=True)
+    shown = replace(fake.jobs[fake.submit(1)], asks=Fittings((("nic", 1),)), by_user=True, tasks_per_node=2)
 
     def each_job(_self: CliBackend) -> Iterator[SlurmJob]:
         asked.append(1)
@@ -43,7 +43,7 @@ def test_what_a_job_asks_is_asked_of_the_commands(monkeypatch: pytest.MonkeyPatc
 
     for _ in range(2):
         (job,) = backend.each_job()
-        assert (job.asks, job.cpus_per_gpu, len(asked)) == (shown.asks, 0, 1)
+        assert (job.asks, job.cpus_per_gpu, job.tasks_per_node, len(asked)) == (shown.asks, 0, 2, 1)
         assert job.by_user and not job.exclusive
     record["by_gpu"], shown = True, replace(shown, cpus_per_gpu=3)
     for _ in range(2):

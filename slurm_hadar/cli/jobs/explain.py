@@ -215,6 +215,8 @@ def _remembered(record: JobRecord) -> Iterator[str]:
         yield f"  retries      {record.retries} so far, after its command failed (hadar history has each)"
     if record.graph_fault:
         yield f"  graph        goes on without it: {record.graph_fault}"
+    if record.size_kept:
+        yield f"  keeps size   {record.size_kept}"
     if record.lowered:
         yield f"  weight       {record.lowered}"
     if record.serves:

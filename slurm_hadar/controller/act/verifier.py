@@ -61,7 +61,8 @@ class Verifier:
             self._context.alive()
             jobs = self._read_back(outcome, refused)
             for job_id, change in list(open_.items()):
-                found = verdict(jobs.get(job_id), change, seen.raw[job_id].reason)
+                tasks = writes.tasks_told(seen.raw[job_id], seen.records[job_id], change.new)
+                found = verdict(jobs.get(job_id), change, seen.raw[job_id].reason, tasks)
                 if found is not None:
                     del open_[job_id]
                     self._conclude(seen.records[job_id], change, found, outcome)

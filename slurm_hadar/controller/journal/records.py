@@ -71,6 +71,7 @@ class JobRecord:
     last) and ``final``, the state in which it ended, are what a predictor learns from.
     ``ran_on``: the nodes of the present run, as long as it was not this controller that stopped it.
     ``graph_fault``: why the graph that its comment names cannot be used. ``lowered``: why it weighs less than stated.
+    ``size_kept``: why it keeps its size, though its comment allows others.
     ``unsaved`` counts in a row how often it promised to save when asked and did not; it is not asked again before
     ``unsaved_until``, which is also set where its training had not begun. ``limit_asked``: when it was asked to save
     before its time limit, in this run.
@@ -127,6 +128,7 @@ class JobRecord:
     ran_s: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
     last_type: str = ""
     lowered: str = ""
+    size_kept: str = ""
     final: str = ""
     ran_on: Sequence[str] = ()
     lease_low: float | None = None

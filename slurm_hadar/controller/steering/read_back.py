@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -76,17 +77,20 @@ class Verdict:
     fault: str = ""
 
 
-def verdict(job: SlurmJob | None, change: Change, before: str) -> Verdict | None:
+def verdict(job: SlurmJob | None, change: Change, before: str, tasks: int | None = None) -> Verdict | None:
     """Whether the job runs where it should; None for "wait a little". ``before``: Slurm's reason when the round
-    began, which stands until Slurm has looked at the job again."""
+    began, which stands until Slurm has looked at the job again. ``tasks``: how many it was told, if it was."""
     if job is None or not job.state.active:
         return Verdict(True)  # started and ended between two looks, or its owner cancelled it
     if job.state in (JobState.RUNNING, JobState.COMPLETING):
         if set(job.nodes) != set(change.new.nodes):
             return Verdict(False, f"runs on {fold(job.nodes)} instead")
         held = gpus_asked(job)
-        good = held in (None, change.new.workers)
-        return Verdict(good, "" if good else f"runs with {held} GPUs instead")
+        if held not in (None, change.new.workers):
+            return Verdict(False, f"runs with {held} GPUs instead")
+        even = -1 if tasks is None else len(job.nodes) * math.ceil(tasks / len(job.nodes))
+        good = tasks is None or job.num_tasks in (tasks, even)  # of 5 tasks, 2 on each node, Slurm counts 6
+        return Verdict(good, "" if good else f"runs with {job.num_tasks} tasks instead of {tasks}")
     if job.held or (keeps_back(job.reason) and (job.reason != before or job.reason in TRANSIENT_HOLDS)):
         return Verdict(False, job.reason or "held")
     return None

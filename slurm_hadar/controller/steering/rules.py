@@ -39,6 +39,7 @@ __all__ = [
     "placement_of",
     "put_off_by_us",
     "shared_form",
+    "size_kept",
     "types_of",
     "unreadable",
     "whole_of",
@@ -341,8 +342,8 @@ def gpus_asked(job: SlurmJob) -> int | None:
 def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook, now: float) -> Form:
     """Which placements the job's form allows: gang size as asked, other sizes and the node range from the comment.
 
-    A job that starts several tasks per node keeps its node count: changing it would change what ``srun`` starts. It is
-    elastic only with one task per GPU, of which it then gets as many as GPUs.
+    A job that starts several tasks per node keeps its node count: changing it would change what ``srun`` starts. Which
+    of those are elastic :func:`size_kept` says.
     """
     low, high, mix = _node_range(job, comment, record, nodes)
     # where it runs it may stay: what speaks against a node is about starting there
@@ -396,9 +397,32 @@ def _node_range(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: No
 
 
 def _elastic(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook) -> bool:
-    one_task_each = record.tasks in (record.nodes, record.workers)
     whole = record.workers > 0 and not job.shards
-    return comment.gpus is not None and whole and one_task_each and not _keeps_shape(job, nodes)
+    return comment.gpus is not None and whole and size_kept(job, record, nodes) is None
+
+
+def size_kept(job: SlurmJob, record: JobRecord, nodes: NodeBook) -> str | None:
+    """Why a job whose comment allows other sizes keeps its own; None if Slurm can give it another.
+
+    With one task on each node any size will do. Else tasks follow the GPUs, where the job has one for each: by their
+    number, the only one of these that a job's owner may have changed. Another number than ``--ntasks-per-node`` or
+    ``--ntasks-per-socket`` allow is ``BadConstraints``, or more tasks than were told; and the tasks of several nodes
+    Slurm spreads as it likes, seven and one of eight (seen on 22.05).
+    """
+    if _keeps_shape(job, nodes):
+        return "it asks for other GRES, and its CPUs are counted by GPUs"
+    if record.tasks == record.nodes:
+        return None
+    torchrun = "ask for one task on each node, and start a worker per GPU by torchrun"
+    if record.tasks != record.workers:
+        return f"its {record.tasks} tasks are neither one on each node nor one per GPU; {torchrun}"
+    for option, each in (("node", job.tasks_per_node), ("socket", job.tasks_per_socket)):
+        if each:
+            plain = f"ask for --ntasks={record.tasks} instead, or " if record.nodes == 1 else ""
+            return f"--ntasks-per-{option}={each} cannot be changed with its GPUs; {plain}{torchrun}"
+    if record.nodes > 1:
+        return f"Slurm would not spread its tasks over {record.nodes} nodes as its GPUs; {torchrun}"
+    return None
 
 
 def _keeps_shape(job: SlurmJob, nodes: NodeBook) -> bool:

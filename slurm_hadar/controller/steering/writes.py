@@ -16,7 +16,7 @@ from slurm_hadar.model import Placement
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import SlurmJob, Write
 
-__all__ = ["RESTART_GAP_S", "defer", "free", "give_back", "lease", "place", "requeue", "restart"]
+__all__ = ["RESTART_GAP_S", "defer", "free", "give_back", "lease", "place", "requeue", "restart", "tasks_told"]
 
 RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is refused there and fails
 _LIST_CHUNK = 1000
@@ -52,6 +52,12 @@ def place(
         ("StartTime", _after(after_s)),
     )
     return Write("update", (job.job_id,), (*fields, *_limit(job, record), *_mark(job, record, seal)))
+
+
+def tasks_told(job: SlurmJob, record: JobRecord, placement: Placement) -> int | None:
+    """How many tasks :func:`place` tells Slurm; None where the job has that shape already."""
+    tasks = dict(_shape(job, record, placement, 0)).get("NumTasks")
+    return None if tasks is None else int(tasks)
 
 
 def defer(job: SlurmJob, record: JobRecord, seconds: float) -> Write:

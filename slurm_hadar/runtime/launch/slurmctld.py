@@ -18,7 +18,8 @@ Ask = Callable[[list[str]], str | None]
 CALL_S = 10.0
 PAUSES_S = (1.0, 3.0, 10.0)
 SEP = "\x1f"
-FORMAT = "".join(f"{field}:{SEP}," for field in ("RestartCnt", "SubmitTime", "WorkDir", "Comment")).removesuffix(",")
+FIELDS = ("RestartCnt", "SubmitTime", "NumTasks", "WorkDir", "Comment")
+FORMAT = ",".join(f"{field}:{SEP}" for field in FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,13 @@ class JobFacts:
     Parameters
     ----------
     restarts: how often it was restarted. submitted: when, as Slurm writes it; a requeue changes it.
+    tasks: how many it has on all its nodes, None where that is no number.
     work_dir: its working directory. comment: as its owner or job_submit.lua wrote it.
     """
 
     restarts: int
     submitted: str
+    tasks: int | None
     work_dir: Path
     comment: str
 
@@ -40,13 +43,13 @@ class JobFacts:
 def job_facts(job: str, ask: Ask) -> JobFacts | None:
     """The facts of the job with this canonical id; None where Slurm does not tell."""
     shown = ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", f"--Format={FORMAT}"])
-    fields = [field.strip() for field in (shown or "").split(SEP, 3)]
-    fields += [""] * (4 - len(fields))  # what is empty at the end of the output is not in it
-    restarts, submitted, work_dir, text = fields
+    fields = [field.strip() for field in (shown or "").split(SEP, len(FIELDS) - 1)]
+    fields += [""] * (len(FIELDS) - len(fields))  # what is empty at the end of the output is not in it
+    restarts, submitted, tasks, work_dir, text = fields
     if not restarts.isdecimal() or not submitted:
         return None
     first, _, _ = text.partition(f"{SEP}\n")  # the leader's, of a heterogeneous job
-    return JobFacts(int(restarts), submitted, Path(work_dir), first)
+    return JobFacts(int(restarts), submitted, int(tasks) if tasks.isdecimal() else None, Path(work_dir), first)
 
 
 def array_submissions(array: str, ask: Ask) -> list[tuple[int, str]]:

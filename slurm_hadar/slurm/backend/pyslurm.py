@@ -117,10 +117,12 @@ class _Told(NamedTuple):
     cpus_per_gpu: int = 0
     by_user: bool = False
     mcs: str = ""
+    tasks_per_node: int = 0
+    tasks_per_socket: int = 0
 
     @classmethod
     def of(cls, job: SlurmJob) -> _Told:
-        return cls(job.gpus, job.asks, job.cpus_per_gpu, job.by_user, job.mcs)
+        return cls(*(getattr(job, name) for name in cls._fields))
 
 
 class PyslurmBackend(CliBackend):
@@ -157,7 +159,7 @@ class PyslurmBackend(CliBackend):
         return tuple(self._complete(j, self._told.get(_identity(j, by_gpu), _Told()), known) for j in jobs)
 
     def _complete(self, job: SlurmJob, told: _Told, known: dict[str, SlurmJob]) -> SlurmJob:
-        job = replace(job, asks=told.asks, cpus_per_gpu=told.cpus_per_gpu, by_user=told.by_user, mcs=told.mcs)
+        job = replace(job, **{name: value for name, value in told._asdict().items() if name != "gpus"})
         if job.exclusive and self._tells_exclusive:  # its word for it then stands for all jobs: learned by trying
             job = replace(job, exclusive=False)
         if len(told.gpus) > 1:

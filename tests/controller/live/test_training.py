@@ -281,6 +281,24 @@ if dist.get_rank() == 0: print(json.dumps({"done": run.step, "seen": run.state["
 """
 
 
+def test_who_says_how_many_tasks_are_on_a_node_keeps_its_size(live: Any, poll: Any) -> None:
+    """A size that Slurm would refuse, or give with other tasks, is none of its sizes. A job whose tasks can follow its
+    GPUs is placed with as many of both."""
+    comment = "hadar:model=resnet18,batch=64,ckpt=yes,gpus=2-4"
+    asked = {"--ntasks-per-node=2": (2,), "--ntasks-per-socket=2": (2,), "--ntasks-per-core=1": (2, 4)}
+    jobs = {option: live.submit("--gres=gpu:2", "-n2", option, comment=comment) for option in asked}
+    poll(lambda: all(live.state_of(job) == "RUNNING" for job in jobs.values()))
+    fixed, follows = list(jobs.values())[:2], jobs["--ntasks-per-core=1"]
+    stays = {f"j{job}": dict.fromkeys(live.gpus(job), 2) for job in fixed}
+    live.place(**stays, **{f"j{follows}": {"v100-2": 4}})
+    result = live.controller().run_round()
+
+    assert result.record.failed == 0, result.outcome.log
+    forms = {option: result.seen.snapshot.job[job].form.gang_sizes for option, job in jobs.items()}
+    assert forms == asked and [live.field(job, "Restarts") for job in fixed] == ["0", "0"]
+    assert live.holds(follows, {"v100-2": 4}) and live.field(follows, "NumTasks") == "4"
+
+
 def test_an_elastic_gang_is_started_and_moved_in_other_sizes(live: Any, poll: Any) -> None:
     """Asked for one GPU and let have up to two: started with two, moved to one of another type, ended with two. Every
     step has the same number of samples, as many steps are made as were to be made."""

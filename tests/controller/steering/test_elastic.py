@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from slurm_hadar.comment import MOST_SIZES, parse
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.steering import writes
 from slurm_hadar.controller.steering.elastic import gang_sizes, node_groups
-from slurm_hadar.controller.steering.rules import form_of, gpus_asked, node_facts
+from slurm_hadar.controller.steering.read_back import Verdict, verdict
+from slurm_hadar.controller.steering.rules import form_of, gpus_asked, node_facts, size_kept
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
@@ -93,6 +95,49 @@ def test_form_of_an_elastic_job() -> None:
     assert form("hadar:gpus=1-8,batch=1").sizes == (1, 2)
     assert form("hadar:gpus=1-4", replace(RECORD, workers=4, tasks=4)).sizes == (1, 2, 3, 4)
     assert form("hadar:gpus=1-4", replace(RECORD, workers=4, tasks=2)).sizes == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "record", "why"),
+    [
+        (
+            {"tasks_per_node": 2},
+            replace(RECORD, tasks=2),
+            "--ntasks-per-node=2 cannot be changed with its",
+        ),
+        ({"tasks_per_socket": 2}, replace(RECORD, tasks=2), "--ntasks-per-socket=2 cannot be changed"),
+        ({"tasks_per_node": 2}, replace(RECORD, workers=4, nodes=2, tasks=4), "--ntasks-per-node=2 cannot be changed"),
+        ({}, replace(RECORD, workers=4, nodes=2, tasks=4), "Slurm would not spread its tasks over 2 nodes"),
+        ({}, replace(RECORD, workers=4, tasks=2), "neither one on each node nor one per GPU"),
+        ({}, replace(RECORD, tasks=2), None),
+        ({"tasks_per_node": 1}, RECORD, None),
+        ({"tasks_per_node": 1}, replace(RECORD, workers=4, nodes=2, tasks=2), None),
+        ({"tasks_per_socket": 1}, RECORD, None),
+    ],
+)
+def test_a_size_that_slurm_would_refuse_is_none(options: dict[str, int], record: JobRecord, why: str | None) -> None:
+    """Nor one that it would give wrongly: tasks on a node or socket as they were asked for (BadConstraints), or on
+    several nodes, unevenly."""
+    job = elastic("hadar:gpus=2-4,nodes=1-2", **options)
+    told = size_kept(job, record, FACTS)
+    assert told is why is None or (why is not None and why in str(told))
+    form = form_of(job, parse(job.comment), record, FACTS, 0.0)
+    assert bool(form.sizes) == (why is None)
+    if why is not None:
+        assert (form.gang_sizes, form.min_nodes, form.max_nodes) == ((record.workers,), record.nodes, record.nodes)
+
+
+def test_why_a_job_keeps_its_size_is_told(bench: Any) -> None:
+    """Once, in its history, and as long as it is so where it is explained."""
+    b = bench(NODES)
+    job = b.slurm.submit(gpus=2, comment="hadar:ckpt=yes,gpus=2-4", num_tasks=2, tasks_per_node=2)
+    plain = b.slurm.submit(gpus=2, comment="hadar:ckpt=yes", num_tasks=2, tasks_per_node=2)
+    controller = b.new_controller()
+    for _ in range(2):
+        controller.run_round()
+    told = {j: [e["why"] for e in b.journal.history(j) if e.get("event") == "size"] for j in (job, plain)}
+    assert [len(told[job]), told[plain]] == [1, []] and "--ntasks-per-node=2" in told[job][0]
+    assert b.journal.load_jobs()[job].size_kept == told[job][0]
 
 
 def test_placing_in_another_size() -> None:
@@ -183,3 +228,28 @@ def test_a_start_in_the_wrong_size_is_noticed(bench: Any) -> None:
         "ineffective",
         "runs with 2 GPUs instead",
     )
+
+
+@pytest.mark.parametrize(("told", "shown", "good"), [(4, 4, True), (2, 4, False), (5, 6, True), (5, 5, True)])
+def test_a_start_with_other_tasks_is_noticed(told: int, shown: int, good: bool) -> None:
+    """As many GPUs as were meant, and two tasks on each: not taken for what was planned. Where as many are asked for on
+    each node, Slurm counts up to the last node's."""
+    nodes = ("v100-1", "v100-2", "v100-3")[: 3 if told == 5 else 2]
+    where = Placement.of({node: {"v100": 1} for node in nodes})
+    job = replace(elastic(gpus=1, nodes=len(nodes)), state=JobState.RUNNING, nodes=nodes, num_tasks=shown)
+    found = verdict(job, Change(ChangeKind.START, "1", new=where), "", told)
+    assert found == Verdict(good, "" if good else "runs with 4 tasks instead of 2")
+    assert verdict(job, Change(ChangeKind.START, "1", new=where), "") == Verdict(True)
+
+
+def test_tasks_that_slurm_has_not_taken_are_noticed(bench: Any) -> None:
+    """Through a whole round."""
+    b = bench(NODES)
+    job = b.slurm.submit(gpus=2, comment="hadar:ckpt=yes,gpus=2-4", num_tasks=2)
+    policy = Sized()
+    policy.where = Placement.of({"v100-1": {"v100": 4}})
+    update = b.slurm._update  # noqa: SLF001 a stand-in's answer is made another
+    b.slurm._update = lambda one, fields: update(one, {k: v for k, v in fields.items() if k != "NumTasks"})  # noqa: SLF001 a stand-in's answer is made another
+    result = b.new_controller(policy=policy).run_round()
+
+    assert [w.detail for w in result.outcome.log if w.job_id == job][-1] == "runs with 2 tasks instead of 4"

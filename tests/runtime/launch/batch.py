@@ -13,7 +13,7 @@ FAKE = """#!{python} -IS
 import json, os, sys
 with open({record!r}, "a") as file:
     file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
-squeue = "".join(field + chr(31) for field in ("{restarts}", {submit!r}, {work_dir!r}, {comment!r}))
+squeue = "".join(field + chr(31) for field in ("{restarts}", {submit!r}, "{tasks}", {work_dir!r}, {comment!r}))
 answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
 if answer: print(answer)
 sys.exit({code})
@@ -36,6 +36,7 @@ class Fakes:
         names: str = "srun squeue scontrol",
         submit: str = "2026-11-20T10:00:00",
         restarts: int = 0,
+        tasks: int = 2,
     ) -> None:
         for name in names.split():
             path = self.directory / name
@@ -44,6 +45,7 @@ class Fakes:
                 "work_dir": str(self.directory.parent),
                 "submit": submit,
                 "restarts": restarts,
+                "tasks": tasks,
             }
             path.write_text(FAKE.format(python=sys.executable, comment=comment, code=code, **facts))
             path.chmod(0o755)

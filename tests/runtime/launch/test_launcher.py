@@ -12,7 +12,7 @@ import pytest
 
 from slurm_hadar import messages
 from slurm_hadar.runtime import launcher, reporter
-from slurm_hadar.runtime.launch import nodelist, reports
+from slurm_hadar.runtime.launch import nodelist, reports, shape
 from slurm_hadar.runtime.launch.slurmctld import SEP, JobFacts, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command
 from tests.runtime.launch.batch import WRAPPER, Fakes, run
@@ -24,19 +24,21 @@ def with_channel(env: dict[str, str]) -> None:
 
 
 def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> None:
-    """No channel: srun with the same options, one task per node, and an environment that tells the job's real shape."""
-    done = run(env, "--label", "-t", "5", "--", "python", "train.py", "--", "-x")
+    """No channel: srun with the same options, as many tasks as the job has now, and an environment that tells its real
+    shape. Eight tasks were asked for, and the allocation has three."""
+    fakes.install(tasks=3)
+    done = run({**env, "SLURM_TASKS_PER_NODE": "2,1"}, "--label", "-t", "5", "--", "python", "train.py", "--", "-x")
     assert done.returncode == 0, done.stderr
     (call,) = fakes.calls("srun")
-    assert call["argv"][1:] == ["--label", "-t", "5", "-N", "2", "-n", "2", "--", "python", "train.py", "--", "-x"]
+    assert call["argv"][1:] == ["--label", "-t", "5", "-N", "2", "-n", "3", "--", "python", "train.py", "--", "-x"]
     seen = call["env"]
-    assert not [name for name in launcher.STALE if name in seen]
+    assert not [name for name in shape.STALE if name in seen]
     assert (seen["SLURM_JOB_NUM_NODES"], seen["SLURM_GPUS_ON_NODE"]) == ("2", "1")
     assert seen["HADAR_JOB_DIR"] == f"{env['SLURM_SUBMIT_DIR']}/.hadar/77"
     assert seen["HADAR_MASTER_ADDR"] == "10.1.2.3"
     assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
     (asked,) = fakes.calls("squeue")
-    fields = ("RestartCnt", "SubmitTime", "WorkDir", "Comment")
+    fields = ("RestartCnt", "SubmitTime", "NumTasks", "WorkDir", "Comment")
     assert asked["argv"][-1] == "--Format=" + ",".join(f"{field}:{SEP}" for field in fields)
     assert done.stderr == ""
 
@@ -53,9 +55,9 @@ def test_a_graph_that_cannot_be_followed_is_one_line(fakes: Fakes, env: dict[str
     assert "HADAR_RANKS" not in first["env"] and len(fakes.calls("squeue")) == 2 and second["argv"][2] == "1"
 
 
-@pytest.mark.parametrize("shape", [["-n4"], ["-N", "1"], ["--ntasks=4"], ["--nodes", "1"], ["--ntasks-per-node=2"]])
+@pytest.mark.parametrize("shape", [["-n4"], ["-N", "1", "-n2"], ["--ntasks=4"], ["--ntasks-per-node=2"]])
 def test_the_users_shape_stands(fakes: Fakes, env: dict[str, str], shape: list[str]) -> None:
-    """Any word about nodes or tasks leaves the shape to the user."""
+    """Any word about tasks leaves the shape to the user."""
     run(env, *shape, "--", "true")
     assert fakes.calls("srun")[0]["argv"][1:] == [*shape, "--", "true"]
 
@@ -314,10 +316,10 @@ def test_the_command_is_found_without_dashes(arguments: list[str], options: list
 @pytest.mark.parametrize(
     ("shown", "facts"),
     [
-        ("1 |when |/a b |hadar:model=x |", JobFacts(1, "when", Path("/a b"), "hadar:model=x")),
-        ("0|when|/w", JobFacts(0, "when", Path("/w"), "")),
-        ("0|when|/w|hadar:|\n0|when|/w|other|", JobFacts(0, "when", Path("/w"), "hadar:")),
-        ("0|when|/w|two\nlines|", JobFacts(0, "when", Path("/w"), "two\nlines")),
+        ("1 |when |8 |/a b |hadar:model=x |", JobFacts(1, "when", 8, Path("/a b"), "hadar:model=x")),
+        ("0|when|1|/w", JobFacts(0, "when", 1, Path("/w"), "")),
+        ("0|when|1|/w|hadar:|\n0|when|1|/w|other|", JobFacts(0, "when", 1, Path("/w"), "hadar:")),
+        ("0|when|1|/w|two\nlines|", JobFacts(0, "when", 1, Path("/w"), "two\nlines")),
         ("N/A|when|/w||", None),
         ("", None),
         (None, None),

@@ -47,9 +47,10 @@ if run == "0":
     dist.destroy_process_group()
 print(f"torchrun {run} {rank} {os.environ['SLURMD_NODENAME']} {os.environ['LOCAL_RANK']}\\n", end="", flush=True)
 """
+#: By default as many tasks as the job asks for, which is one per GPU.
 SCRIPT = """#!/bin/bash
-hadar-srun -n 8 -- bash -c 'echo "srun ${SLURM_RESTART_COUNT:-0} $SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID"'
-hadar-srun -- bash -c 'exec torchrun --nnodes=$SLURM_JOB_NUM_NODES --node-rank=$SLURM_PROCID \\
+hadar-srun -- bash -c 'echo "srun ${SLURM_RESTART_COUNT:-0} $SLURM_PROCID $SLURMD_NODENAME $SLURM_LOCALID"'
+hadar-srun --ntasks-per-node=1 -- bash -c 'exec torchrun --nnodes=$SLURM_JOB_NUM_NODES --node-rank=$SLURM_PROCID \\
     --nproc-per-node=$SLURM_GPUS_ON_NODE \\
     --master-addr=$HADAR_MASTER_ADDR --master-port=$HADAR_MASTER_PORT -m slurm_hadar.runtime.rank who.py'
 hadar-srun -n 8 -m block -- bash -c 'echo "own ${SLURM_RESTART_COUNT:-0} $SLURM_PROCID $SLURMD_NODENAME"'

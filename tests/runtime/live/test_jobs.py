@@ -147,6 +147,51 @@ def test_another_shape_than_was_asked_for(jobs: Jobs) -> None:
     assert two == expected
 
 
+TASKS = """#!/bin/bash
+say='echo "$SLURM_PROCID/$SLURM_NTASKS $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"'
+[ -n "$SLURM_RESTART_COUNT" ] || srun bash -c "$say" | sort > srun
+hadar-srun -- bash -c "$say" | sort > hadar-srun-${SLURM_RESTART_COUNT:-0}
+"""
+#: sbatch's options, and of how many tasks on each of the nodes that the job has then.
+ASKED = {
+    "on one node": (["--ntasks-per-node=4", "--gres=gpu:4"], [4]),
+    "on each": (["-N2", "--ntasks-per-node=2", "--gres=gpu:2"], [2, 2]),
+    "unevenly": (["-N2", "-n3", "--gres=gpu:1"], [2, 1]),
+    "per GPU": (["--gpus=2", "--ntasks-per-gpu=1"], [2]),
+    "none": (["-N2", "--exclusive", "--gres=gpu:2"], [1, 1]),  # whose SLURM_TASKS_PER_NODE counts CPUs
+}
+
+
+def test_as_many_tasks_as_plain_srun_starts(jobs: Jobs) -> None:
+    """Whatever was asked for, and however; each sees the same GPUs."""
+    for name, (options, counts) in ASKED.items():
+        folder = jobs.directory / name.replace(" ", "-")
+        folder.mkdir()
+        job = submit_tasks(jobs, folder, "--wait", *options)
+        assert jobs.state(job) == "COMPLETED", name
+        said = (folder / "hadar-srun-0").read_text()
+        assert said == (folder / "srun").read_text(), name
+        nodes = [line.split()[1] for line in said.splitlines()]
+        assert sorted((nodes.count(node) for node in set(nodes)), reverse=True) == counts, said
+
+
+def test_after_a_change_of_size_there_are_as_many_tasks_as_there_are_now(jobs: Jobs) -> None:
+    """One task per GPU stays that: the numbers of the submission are of two."""
+    job = submit_tasks(jobs, jobs.directory, "--hold", "-n2", "--gres=gpu:2")
+    update = ["TresPerNode=gres:gpu:4", "NumNodes=1-1", "NumTasks=4", "NumCPUs=4", "NodeList=p100-1"]
+    jobs.cluster.run(["scontrol", "update", f"JobId={job}", *update])
+    jobs.cluster.run(["scontrol", "release", job])
+    jobs.wait(job, "COMPLETED")
+    said = (jobs.directory / "hadar-srun-0").read_text().splitlines()
+    assert [line.split()[0] for line in said] == ["0/4", "1/4", "2/4", "3/4"]
+
+
+def submit_tasks(jobs: Jobs, folder: Path, *options: str) -> str:
+    (folder / "job.sbatch").write_text(TASKS)
+    argv = ["sbatch", "--parsable", "--mem=100M", "--output=log", "--requeue", *options, "job.sbatch"]
+    return str(jobs.cluster.run(argv, env=jobs.env, cwd=folder).stdout.split()[0])
+
+
 def test_an_unmodified_script_is_measured_through_the_channel(jobs: Jobs, listener: Any) -> None:
     """With a controller: the key is in the comment, the reports carry its token, and the rate is the script's."""
     jobs.env["HADAR_CHANNEL"] = str(listener.channel)

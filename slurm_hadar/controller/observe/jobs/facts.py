@@ -25,6 +25,7 @@ from slurm_hadar.controller.steering.rules import (
     pinned_reason,
     placement_of,
     shared_form,
+    size_kept,
     unreadable,
     whole_of,
 )
@@ -169,6 +170,7 @@ class FactFinder:
         those that its graph cannot have."""
         facts, book = self._view.facts, self.quota_book
         form = form_of(job, comment, record, facts, self._now)
+        self._note_size(job, comment, record)
         only, closed = book.closed(job, self._now)
         closed |= self._sources.lessons.vain.closed(job, record).keys()
         closed -= frozenset(job.nodes)  # where it runs it may stay
@@ -184,6 +186,13 @@ class FactFinder:
             sizes = tuple(n for n in form.sizes if graph.at(n) is not None)
             form = replace(form, sizes=sizes, max_nodes=max(form.min_nodes, min(form.max_nodes, max(sizes))))
         return form
+
+    def _note_size(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> None:
+        """Why the job keeps its size, though its comment allows others."""
+        before, wished = record.size_kept, comment.gpus is not None and record.workers > 0 and not job.shards
+        record.size_kept = (size_kept(job, record, self._view.facts) or "") if wished else ""
+        if record.size_kept and record.size_kept != before:
+            self._records.events.append(Event(job.job_id, "size", record.size_kept))
 
     def _blocked(
         self, job: SlurmJob, record: JobRecord, form: Form, needs: Needs, reservation: Reservation | None
