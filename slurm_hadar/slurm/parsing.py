@@ -49,7 +49,9 @@ JOB_FIELDS = (
     "Feature", "Dependency", "Account", "WorkDir", "Name", "Comment",
 )  # fmt: skip
 #: Asked for beside these; a text without them can be read, too.
-MORE_JOB_FIELDS = ("Deadline", "MinTmpDisk", "SCT", "cpus-per-tres", "MCSLabel", "NTPerNode", "NTPerSocket")
+MORE_JOB_FIELDS = (
+    "Deadline", "MinTmpDisk", "SCT", "cpus-per-tres", "MCSLabel", "NTPerNode", "NTPerSocket", "ReqSwitch",
+)  # fmt: skip
 _TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
                "Available", "Time", "Features", "Reason")  # fmt: skip
@@ -261,6 +263,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         cpus_per_gpu=per_gpu(r.get("cpus-per-tres", "")),
         tasks_per_node=_limit(r.get("NTPerNode", "")),
         tasks_per_socket=_limit(r.get("NTPerSocket", "")),
+        switches=_limit(r.get("ReqSwitch", "")),
     )
 
 

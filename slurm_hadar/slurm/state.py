@@ -82,7 +82,7 @@ class SlurmJob:
     cannot be read; nothing else of it is sure then. ``asks``: of each of its nodes. ``cpus_per_gpu``: the CPUs that it
     has for each GPU, by its owner's wish or, once Slurm has tried to start it, the partition's default; 0 = its CPUs
     are counted otherwise. ``tasks_per_node`` and ``tasks_per_socket`` as its owner asked (``--ntasks-per-node``), 0 =
-    not so."""
+    not so, as with ``switches``, the most that its nodes may be below."""
 
     job_id: str
     raw_id: int
@@ -134,6 +134,7 @@ class SlurmJob:
     cpus_per_gpu: int = 0
     tasks_per_node: int = 0
     tasks_per_socket: int = 0
+    switches: int = 0
 
     @property
     def gpu_count(self) -> int:

@@ -181,6 +181,7 @@ SHAPES: dict[str, tuple[Sequence[str], dict[str, object]]] = {
         ["--gres=gpu:2", "-n2", "--ntasks-per-socket=2"],
         {"num_tasks": 2, "tasks_per_node": 0, "tasks_per_socket": 2},
     ),
+    "below one switch": (["--gres=gpu:2", "-N2", "--switches=1"], {"num_nodes": 2, "switches": 1}),
     "by name": (["-N2", "-w", "v100-1,v100-2"], {"req_nodes": ("v100-1", "v100-2")}),
     "constraint": (["-C", "v100|k80", "--gres=gpu:1"], {"features": "v100|k80"}),
     "time limit": (["-t", "1-02:03:00"], {"time_limit_s": 93780.0}),

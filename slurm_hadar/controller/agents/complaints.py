@@ -1,28 +1,42 @@
-"""Log lines about what users send and leave: a flood of it must not become a flood of lines."""
+"""Log lines about what users send and leave: a flood of it must not become a flood of lines, nor hide others' lines."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 
 __all__ = ["Complaints"]
 
 log = logging.getLogger(__name__)
 _FIRST, _EACH = 20, 100
+_MOST = 200  # in a window
+_WINDOW_S = 3600.0
 
 
 class Complaints:
-    """Logs the first few of a kind, then only each hundredth, with the count. Thread-safe."""
+    """Logs within an hour the first few of a kind, the first about each job, and of the rest each hundredth, with the
+    count. Thread-safe."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._lock = threading.Lock()
-        self._count = 0
+        self._count = self._logged = 0
+        self._jobs = set[str]()
+        self._since = time.monotonic()
 
     def say(self, text: str, job_id: str = "") -> None:
         """One more; ``job_id`` if it is about a job."""
         with self._lock:
+            if time.monotonic() - self._since > _WINDOW_S:
+                self._count, self._logged, self._since = 0, 0, time.monotonic()
+                self._jobs.clear()
             self._count += 1
-            count = self._count
-        if count <= _FIRST or count % _EACH == 0:
+            count, new = self._count, bool(job_id) and job_id not in self._jobs and self._logged < _MOST
+            tells = new or count <= _FIRST or count % _EACH == 0
+            if tells:
+                self._logged += 1
+            if new:
+                self._jobs.add(job_id)
+        if tells:
             log.warning("%s (%s %d)", text, self._kind, count, extra={"job_id": job_id} if job_id else None)

@@ -277,6 +277,8 @@ def _by_likeness(job: SlurmJob, low: int, high: int, mix: Mix, nodes: NodeBook) 
             f"asks for {high} node{'s'[: high > 1]}, {counted} of them with --constraint={job.features}, which cannot "
             "be followed; ask for the same feature on all to have it steered"
         )
+    if high > 1 and job.switches:
+        return f"asks for nodes below few switches (--switches={job.switches}), which Slurm alone knows and waits for"
     if low > 1 and not nodes.are_one(job.partition, job.features):
         return (
             f"asks for {low} nodes in partitions {job.partition}, with unlike nodes, of which Slurm takes one; "

@@ -119,6 +119,7 @@ class _Told(NamedTuple):
     mcs: str = ""
     tasks_per_node: int = 0
     tasks_per_socket: int = 0
+    switches: int = 0
 
     @classmethod
     def of(cls, job: SlurmJob) -> _Told:

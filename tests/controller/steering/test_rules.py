@@ -166,6 +166,15 @@ def test_all_nodes_of_a_job_have_the_same_of_several_alternatives(
     assert (why is not None and "the same one of these on all" in why) == left and (left or why is None)
 
 
+@pytest.mark.parametrize(("count", "comment", "left"), [(2, "hadar:", True), (1, "hadar:", False)])
+def test_what_is_below_one_switch_is_left_to_slurm(count: int, comment: str, left: bool) -> None:
+    """It waits for such nodes for a time, from each start time on that the job is given."""
+    record = JobRecord("1", workers=2 * count, nodes=count, tasks=count, cpus=count)
+    one = job(comment, 2, count, switches=1)
+    why = pinned_reason(one, read(comment)[0], record, load(None, ()), IN_RACKS, False)
+    assert (why is not None and "--switches=1" in why) == left and (left or why is None)
+
+
 @pytest.mark.parametrize(
     ("constraint", "count", "comment", "words"),
     [
