@@ -30,7 +30,7 @@ from slurm_hadar.controller.journal import WriteOutcome
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.model import Plan, Snapshot
+from slurm_hadar.model import JobState, Plan, Snapshot
 from slurm_hadar.throughput.inference import MEASURED_ERROR
 from slurm_hadar.throughput.store import EstimateError
 
@@ -154,7 +154,9 @@ class Metrics:
 
     def _cluster(self, snapshot: Snapshot, plan: Plan) -> None:
         jobs = Tally((str(j.state), "yes" if j.steerable else "no") for j in snapshot.jobs)
-        self._replace(self.jobs, {key: float(count) for key, count in jobs.items()})
+        # an alert on none waiting needs the 0
+        always = {(str(state), steered) for state in (JobState.PENDING, JobState.RUNNING) for steered in ("yes", "no")}
+        self._replace(self.jobs, {key: float(jobs[key]) for key in always | jobs.keys()})
         total: Tally[str] = Tally()
         up: Tally[str] = Tally()
         held: Tally[str] = Tally()

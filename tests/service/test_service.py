@@ -224,7 +224,7 @@ class TestMetrics:
             service.round()
             assert told("hadar_gpus_held", gpu_type="v100") == 2 and told("hadar_gpus_available", gpu_type="k80") == 2
             assert told("hadar_jobs", state="running", steered="yes") == 1
-            assert told("hadar_jobs", state="pending", steered="yes") is None
+            assert told("hadar_jobs", state="pending", steered="yes") == 0
             assert time.time() - told("hadar_last_round_timestamp_seconds") < 3600
             site.slurm.away = True
             service.round()
