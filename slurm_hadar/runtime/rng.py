@@ -11,7 +11,9 @@ from typing import Any
 
 __all__ = ["capture", "drawn", "restore", "restore_held", "seed"]
 
-_SEEDED = 624  # the place in the Mersenne twister's numbers before the first is drawn
+# the place in the Mersenne twister's numbers before the first is drawn; and in NumPy's that nobody has seeded, with the
+# word that these begin with
+_SEEDED, _UNSEEDED, _FIRST = 624, 623, 0x80000000
 
 
 def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
@@ -37,7 +39,8 @@ def drawn() -> dict[str, str]:
     states: dict[str, Any] = {"random": random.getstate()[1]}
     if "numpy" in sys.modules:
         _, keys, place, *_ = sys.modules["numpy"].random.get_state()
-        states["numpy.random"] = (*keys.tolist(), place)
+        if (place, keys[0]) != (_UNSEEDED, _FIRST):
+            states["numpy.random"] = (*keys.tolist(), place)
     return {
         name: hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
         for name, state in states.items()

@@ -362,9 +362,23 @@ for i in run: step(torch.ones(2, 3)); told()
     assert code == 0 and said.count("WARNING: weights were changed between train() and the loop") == 1, said
 
 
+@pytest.mark.parametrize("first", ["numpy.random.seed(3)", "numpy.random.seed()"])
+def test_numbers_that_nobody_has_drawn_say_nothing(first: str, play: Any) -> None:
+    """NumPy's generator is another in each process, and so it is where nobody has seeded it."""
+    script = f"""
+import numpy
+{first}
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)): step(torch.ones(2, 3)); told()
+"""
+    for restart, stop in ((0, 7), (1, -1)):
+        said = play(script, restart, stop)[2]
+        assert "WARNING" not in said, said
+
+
 @pytest.mark.parametrize("seeded", [True, False])
 def test_chance_before_the_training_is_told_of_if_it_is_another(seeded: bool, play: Any) -> None:
-    """A split without a seed trains on what was held out; numbers that nobody has drawn say nothing."""
+    """A split without a seed trains on what was held out."""
     split = """
 import numpy
 from torch.utils.data import random_split
