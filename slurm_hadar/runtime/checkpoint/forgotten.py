@@ -366,9 +366,13 @@ def _state_of(generator: Any) -> bytes:
     return pickle.dumps(state)
 
 
-def _parts_of(one: Any) -> Iterable[Any]:
-    """The schedulers that a scheduler is made of."""
-    return getattr(one, "_schedulers", ())
+def _parts_of(one: Any) -> Iterator[Any]:
+    """The schedulers that a scheduler is made of, or whose state it gives as its own, as those of Accelerate do."""
+    for part in getattr(one, "_schedulers", ()):
+        yield from (part, *_parts_of(part))
+    wrapped: Any = vars(one).get("scheduler") if hasattr(one, "__dict__") else None
+    if hasattr(wrapped, "state_dict") and one.state_dict() == wrapped.state_dict():
+        yield from (wrapped, *_parts_of(wrapped))
 
 
 def _going_on() -> Iterable[tuple[Any, Any]]:
