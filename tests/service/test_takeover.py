@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,9 @@ from slurm_hadar.comment import read
 from slurm_hadar.controller.act.release import release_all
 from slurm_hadar.controller.agents.notes import KEY_FILE, Seal, load_key
 from slurm_hadar.controller.journal import Journal
+from slurm_hadar.errors import SlurmUnavailable
 from slurm_hadar.model import JobState
+from slurm_hadar.slurm.state import Daemon
 from tests.service.conftest import MODEL, Site
 
 
@@ -86,3 +89,53 @@ def test_release_frees_what_the_other_host_has_placed(site: Site, known: bool) -
             journal.save_jobs([replace(record, steered=False)])
         released = release_all(site.slurm, journal, seal=Seal("elsewhere"))
     assert [r.error for r in released.results] == [None] and not site.slurm.jobs[job].req_nodes
+
+
+def _primary(up: bool) -> tuple[Daemon, ...]:
+    return Daemon("primary", "elsewhere", up), Daemon("backup", socket.gethostname(), True)
+
+
+class TestSlowPrimary:
+    """It does not answer ping for a while, in which the backup takes nothing over."""
+
+    def test_one_that_answers_nothing_has_not_been_followed(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        """However long: only an answered round makes the backup's controller act, in the round after that."""
+
+        def away() -> None:
+            raise SlurmUnavailable("slurmctld does not answer")
+
+        site.slurm.submit(gpus=2, comment=MODEL)
+        site.daemons = _primary(True)
+        with site.service() as service:
+            assert service.round().record.mode == "observe"
+            site.daemons = _primary(False)
+            with monkeypatch.context() as patched:
+                patched.setattr(site.slurm, "read", away)
+                for _ in range(3):
+                    assert service.round().record.skipped
+            assert [service.round().record.writes for _ in range(2)] == [0, 1]
+        assert [r.record.mode for r in site.rounds[-2:]] == ["observe", "act"]
+
+    @pytest.mark.parametrize("first", [True, False])
+    def test_one_that_answers_again_before_the_writes_is_left_to_act(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, first: bool
+    ) -> None:
+        """Also where this controller has just been started."""
+        site.slurm.submit(gpus=2, comment=MODEL)
+        site.daemons = _primary(not first)
+        with site.service() as service:
+            if not first:
+                service.round()
+            site.daemons = _primary(False)
+            if not first:
+                service.round()
+            read = site.slurm.read
+
+            def back() -> object:
+                site.daemons = _primary(True)
+                return read()
+
+            monkeypatch.setattr(site.slurm, "read", back)
+            result = service.round()
+            assert (result.record.mode, result.record.writes) == ("act", 0)
+            assert service.round().record.note.startswith("standby: slurmctld acts on elsewhere")
