@@ -176,6 +176,8 @@ class SlurmCluster(Cluster[Observation]):
             self._newcomers.begin()
         self._read_spools()  # first: it may take seconds, and what Slurm shows is soon out of date
         state = self._parts.backend.read()
+        if self._parts.leadership is not None:
+            self._parts.leadership.answered()
         self._read_s = state.read_s
         self._vacancies.begin(state.nodes)
         self._clock.check()  # in each mode: what is written down, and for how long it is kept, goes by this clock, too
@@ -207,6 +209,9 @@ class SlurmCluster(Cluster[Observation]):
         return self._refusals.circuit_open(time.time())
 
     def carry_out(self, number: int, seen: Observation, changes: Sequence[Change]) -> Outcome:
+        if self._parts.leadership is not None and not self._parts.leadership.sure():
+            self._actor.let_go()
+            return Outcome(list(changes), acted=False)
         # Saved before anything is written to Slurm: after a kill the next start must know which node lists and start
         # times are ours.
         now = time.time()

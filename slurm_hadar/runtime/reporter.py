@@ -321,13 +321,15 @@ class _Connection:
         try:
             info = messages.find_channel(os.environ)
         except ChannelError as error:
-            say(str(error))
+            if not self.live:
+                say(str(error))
             return
         if self._zmq is None or info is None or info == self._info:
             return
         if self._socket is not None:
             self._socket.close(linger=0)
             self._socket = None
+        self._begin_anew()
         self._info, zmq = info, self._zmq
         if not info.listens:
             return
@@ -338,7 +340,7 @@ class _Connection:
         self._socket.sndhwm = 64
         self._socket.maxmsgsize = messages.MAX_BYTES
         self._socket.heartbeat_ivl, self._socket.heartbeat_timeout = 5000, 15000
-        self._socket.reconnect_ivl_max = 5000
+        self._socket.reconnect_ivl, self._socket.reconnect_ivl_max = 1000, 5000  # one that stands by cuts each off
         self._socket.connect(info.address)
 
     def wait(self, pipe: int, seconds: float) -> bool:
@@ -357,20 +359,25 @@ class _Connection:
         if self.live and self._try(data):
             return
         if self.live:
-            self.live, self._greeted_at, self._silent_since = False, None, time.monotonic()
+            self._begin_anew()
         self._unspooled.append(data)
 
+    def _begin_anew(self) -> None:
+        """Nobody has answered yet: whoever is there now is to be greeted first."""
+        self.live, self._greeted_at, self._silent_since = False, None, time.monotonic()
+
     def keep_up(self, hello: Callable[[], bytes]) -> None:
-        """While nobody answers: say hello from time to time, and spool what could not be said for WELCOME_S."""
+        """While nobody answers: say hello from time to time, and spool what could not be said for WELCOME_S. In any
+        case see whether another controller is to be told: the one that was may go on listening while it stands by."""
+        now = time.monotonic()
+        if now - self._tried_at > RETRY_S:
+            self._connect()
         if self.live:
             return
-        now = time.monotonic()
         if self._greeted_at is None or now - self._greeted_at > RETRY_S:
             self._greeted_at = now if self._try(hello()) else None
         if self._unspooled and now - self._silent_since > WELCOME_S:
             self._write_spool()
-        if now - self._tried_at > RETRY_S:
-            self._connect()
 
     def orders(self, job: str) -> list[Order]:
         """What the controller has said; anything unacceptable is named and dropped."""

@@ -333,6 +333,7 @@ class TestStandby:
             assert not file.exists()  # jobs report to the host that acts
 
             site.daemons = (Daemon("primary", "elsewhere", False), Daemon("backup", here, True))
+            assert service.round().record.mode == "observe" and not file.exists()
             result = service.round()
             assert (result.record.mode, result.record.starts, result.record.note) == ("act", 1, "")
             assert site.slurm.jobs[job].nodes == ("v100-1",) and metrics_of(service)("hadar_standby") == 0

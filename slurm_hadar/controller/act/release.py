@@ -58,10 +58,11 @@ def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal) -> Write | None:
     if record is not None and record.steered:
         return writes.free(job, record)
     note = read(job.comment)[0]
-    if record is None and job.req_nodes and note.asked is not None:
-        if seal.fits(job.job_id, job.user, note.asked, note.asked_mac):
+    if job.req_nodes and note.asked is not None:
+        if not seal.fits(job.job_id, job.user, note.asked, note.asked_mac):  # another host's controller placed it
+            return Write("update", (job.job_id,), (("NodeList", ""), ("StartTime", "now")))
+        if record is None:
             return writes.free(job, JobRecord(job.job_id, 0.0, 0, 0.0, *note.asked))
-        return Write("update", (job.job_id,), (("NodeList", ""), ("StartTime", "now")))
     waits = job.eligible is not None and job.eligible > time.time()
     ours = record.deferred(job.eligible) if record is not None else is_ours(job.comment)
     if waits and ours:

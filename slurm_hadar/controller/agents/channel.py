@@ -47,7 +47,7 @@ class Channel:
     bind: ZeroMQ address; a port of ``*`` takes the port of last time if it is free, else any.
     host: name or address under which compute nodes reach this host.
     file: the channel file that jobs read; replaced atomically.
-    quiet: listen, but do not tell jobs yet: :meth:`tell_jobs` does.
+    quiet: keep the port, but answer nobody and do not tell jobs yet: :meth:`tell_jobs` does.
     shares_file: leave the file to another controller that answers, as it may be that of other users.
     """
 
@@ -84,7 +84,7 @@ class Channel:
         self._peers, self._addresses = Rates(_PEER_PER_S, _PEER_BURST), Rates(_ADDRESS_PER_S, _ADDRESS_BURST)
         self._comings = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self.file = file
-        #: Whether jobs are to report to another host's controller.
+        #: Whether jobs are to report to another controller: then agents are cut off, as if nobody listened.
         self.quiet = quiet
         self._fault = ""
         try:
@@ -155,6 +155,8 @@ class Channel:
                 self._send_orders()
             if self._comings in ready:
                 self._note_comings()
+            if self.quiet:  # agents that find nobody here look where the channel file leads
+                self._connections.cut_all()
             if self._socket in ready and self._receive():
                 self._stop.wait(_PAUSE_S)
             if time.monotonic() - reviewed > _REVIEW_S:
@@ -206,6 +208,8 @@ class Channel:
     def _take(self, frames: list[zmq.Frame]) -> None:
         if len(frames) != 2:
             raise ChannelError(f"message of {len(frames) - 1} parts where one is expected; dropped")
+        if self.quiet:  # said before it was cut off
+            return
         identity, report = frames[0].bytes, decode_report(frames[1].bytes)
         believed = self._book.ingest(report, identity=identity)
         self._connections.heard(frames[1].get(zmq.SRCFD), report.job, believed)

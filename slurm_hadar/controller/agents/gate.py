@@ -78,6 +78,13 @@ class Connections:
         for job in [job for job in self._of_job if not speaks(job)]:
             self._estrange(job)
 
+    def cut_all(self) -> None:
+        """Cut every connection, as of one who does not listen any more."""
+        for job in list(self._of_job):
+            self._estrange(job)
+        for descriptor in list(self._strangers):
+            self._cut(descriptor)
+
     def _estrange(self, job: str) -> None:
         if job in self._of_job:
             descriptor = self._of_job.pop(job)

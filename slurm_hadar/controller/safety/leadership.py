@@ -19,6 +19,11 @@ log = logging.getLogger(__name__)
 class Leadership:
     """Whether this host is the one that acts, by ``scontrol ping``.
 
+    A slurmctld that only stands by answers that, too, and a slow primary does not. So whether Slurm has been taken over
+    is told by who answers anything else: a slurmctld that stands by refuses, and clients do not come to it while a
+    primary that hangs keeps their connections. One round is observed first, which Slurm must answer (a slurmctld that
+    has just taken over does not know yet which GPUs are in use), and ping is asked again before the first writes.
+
     With one slurmctld everybody may act, and nothing is asked any more. So may a host that is none of several
     slurmctld's hosts: who runs a controller there runs one only.
 
@@ -42,6 +47,7 @@ class Leadership:
         self._several: bool | None = None
         self._last: str | None = None
         self._over = ""
+        self._taken: Literal["no", "seen", "answered", "sure"] = "answered"  # who starts has not seen another one act
 
     def reset(self, ha: Literal["primary", "any"]) -> None:
         """The configuration was read again: ask anew, also how many there are."""
@@ -80,10 +86,28 @@ class Leadership:
         if acting is None:
             return self._tell_change("no slurmctld is up")
         if acting in here:
+            if self._taken in ("no", "seen"):
+                self._taken = "seen"
+                return self._tell_change(
+                    "standby: this host's slurmctld seems to act now; to be believed once Slurm has answered a round"
+                )
             return self._tell_change("")
+        self._taken = "no"
         return self._tell_change(
             f"standby: slurmctld acts on {acting.host} ({acting.role}), and this host is {here[0].role}"
         )
+
+    def answered(self) -> None:
+        """Slurm has answered what this round asked."""
+        if self._taken == "seen":
+            self._taken = "answered"
+
+    def sure(self) -> bool:
+        """To be asked before a round's first write: whether this host acts still. It is looked at again where this
+        round is the first to write; later ones go by :meth:`standby`. Raises SlurmError if Slurm does not say."""
+        if self._several and self._taken == "answered" and not self.standby():
+            self._taken = "sure"
+        return not self.standing_by
 
     def _tell_change(
         self, standby: str, option: str = "controller.ha", over: str = "this host's slurmctld acts now"

@@ -62,6 +62,32 @@ def test_hello_is_welcomed_and_orders_arrive(channel: Channel, agent: zmq.Socket
     assert (order.kind, order.why, order.pause_s) == ("save", "to v100-1", 5.0)
 
 
+def test_agents_of_one_that_stands_by_are_cut_off(channel: Channel, agent: zmq.Socket[bytes]) -> None:
+    """An agent that was welcomed finds nobody there, and so looks where it is to report; until jobs are to report here
+    again."""
+    agent.immediate = True
+    agent.send(encode(made(1, kind="hello")))
+    assert decode_order(agent.recv()).kind == "welcome"
+    gone = agent.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    channel.quiet = True
+    assert gone.poll(10_000)
+    gone.recv_multipart()
+    assert gone.poll(10_000)  # nor does one that connects anew stay
+    agent.disable_monitor()
+
+    channel.tell_jobs()
+    agent.sndtimeo, number = 10_000, 2
+    deadline = time.monotonic() + 30
+    agent.rcvtimeo = 500
+    while True:
+        agent.send(encode(made(number, kind="hello")))
+        with contextlib.suppress(zmq.Again):
+            assert decode_order(agent.recv()).kind == "welcome"
+            break
+        number += 1
+        assert time.monotonic() < deadline
+
+
 def test_an_unheard_job_cannot_be_ordered(channel: Channel) -> None:
     """The caller learns that the message did not go out."""
     assert not channel.order("99", "save", "")

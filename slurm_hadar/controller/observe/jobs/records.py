@@ -92,19 +92,15 @@ class JobRecords:
             or (job.restarts < record.restarts and submit <= record.submit)
         )
         if record is None or not same:
-            shape, shards, steered = _shape(job), job.shards, False
-            note = read(job.comment)[0]
-            if job.req_nodes and note.asked and self._seal.fits(job.job_id, job.user, note.asked, note.asked_mac):
-                shape, steered = note.asked, True  # these nodes are ours, whatever became of the journal
-                if shards:
-                    shards, shape = shape[0], (1, *shape[1:])
             record = JobRecord(
-                job.job_id, submit, job.restarts, submit, *shape, steered, work_dir=job.work_dir, last_seen=now,
-                shards=shards, node_range=() if steered else _node_range(job), first_seen=now,
+                job.job_id, submit, job.restarts, submit, *_shape(job), work_dir=job.work_dir, last_seen=now,
+                shards=job.shards, node_range=_node_range(job), first_seen=now,
             )  # fmt: skip
             self.all[job.job_id] = record
         elif job.state is JobState.PENDING:
             self._note_asked(record, job)
+        if job.req_nodes and not record.steered:
+            self._note_placed(record, job)
         self._note_failure(record, job)
         if job.restarts > record.restarts:
             # The last words of the run that is over count: its checkpoint was saved after the last round looked.
@@ -145,6 +141,24 @@ class JobRecords:
         record.shards = job.shards
         if is_ours(job.comment):
             self.events.append(Event(job.job_id, "asked", _asked(shape, job.shards)))
+
+    def _note_placed(self, record: JobRecord, job: SlurmJob) -> None:
+        """That a controller gave the job its nodes, which the comment says: this one, whatever became of the journal,
+        or that of another host. What the owner asked for is believed with this one's seal only; without it the shape is
+        what Slurm shows, and who forges the note loses no more than an own ``-w``."""
+        note = read(job.comment)[0]
+        if note.asked is None or note.asked_mac is None:
+            return
+        if not self._seal.fits(job.job_id, job.user, note.asked, note.asked_mac):
+            scope = self._config.controller  # jobs outside it may be another controller's that acts, too
+            record.steered = (not scope.users or job.user in scope.users) and (
+                not scope.partitions or set(job.partition.split(",")) <= set(scope.partitions)
+            )
+        elif not record.reshaped:  # else the journal knows better: the owner has named other nodes since
+            record.steered, record.node_range = True, ()
+            record.workers, record.nodes, record.tasks, record.cpus = note.asked
+            if job.shards:
+                record.shards, record.workers = note.asked[0], 1
 
     def take_in(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> None:
         """What the job's comment says, and what it has reported in this run."""

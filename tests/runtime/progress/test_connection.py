@@ -1,0 +1,48 @@
+"""The reporter's connection: whom it reports to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_hadar import messages
+from slurm_hadar.runtime import reporter
+from tests.runtime.conftest import Listener
+
+
+def _said(kind: str) -> bytes:
+    return messages.encode(messages.Report(kind, "77", 0, 1, "ab" * 32, 1.0, "n1"))
+
+
+def test_jobs_report_to_whom_the_channel_file_names_though_the_other_still_answers(
+    listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting: Callable[..., object]
+) -> None:
+    """Another host's controller has taken over, and the one before stands by and listens on."""
+    monkeypatch.setenv("HADAR_CHANNEL", str(listener.channel))
+    monkeypatch.setattr(reporter, "RETRY_S", 0.1)
+    connection: Any = reporter._Connection(tmp_path / "spool")  # noqa: SLF001 only the reporter itself makes one
+
+    def turn() -> bool:
+        connection.orders("77")
+        connection.keep_up(lambda: _said("hello"))
+        return bool(connection.live)
+
+    (tmp_path / "other").mkdir()
+    other = Listener(tmp_path / "other")
+    try:
+        waiting(turn, "a welcome")
+        waiting(lambda: turn() and listener.of_kind("hello"), "a hello")
+        listener.channel.write_text("not now")  # what cannot be read changes nothing
+        waiting(lambda: turn(), "still there")
+        listener.channel.write_text(other.channel.read_text())
+        waiting(lambda: turn() and other.of_kind("hello"), "a hello to the other one")
+        waiting(turn, "its welcome")
+        connection.send(_said("report"))
+        waiting(lambda: other.of_kind("report"), "a report to the other one")
+        assert not listener.of_kind("report")
+    finally:
+        connection._socket.close(linger=0)  # noqa: SLF001 to close all would wait for the listeners, too
+        other.close()
