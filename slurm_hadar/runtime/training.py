@@ -31,7 +31,6 @@ from slurm_hadar.runtime import emulation, rng
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.shares import Shares
 from slurm_hadar.runtime.checkpoint.conditions import Conditions
-from slurm_hadar.runtime.checkpoint.forgotten import Beside, Forgotten
 from slurm_hadar.runtime.checkpoint.parts import (
     also_of,
     classes_of,
@@ -50,6 +49,7 @@ from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun, fork_place
 from slurm_hadar.runtime.progress.endings import Ending, die
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.spec import TrainingSpec, steps_of_all, worker_batch_of
+from slurm_hadar.runtime.unsaved.forgotten import Beside, Forgotten
 from slurm_hadar.runtime.workers.balance import BY_HAND, Balance, is_wanted
 from slurm_hadar.runtime.workers.gang import Gang
 
@@ -112,7 +112,7 @@ def train(
         any other job it does nothing. A copy keeps no checkpoints: its offers and the consolidations are those.
 
     What goes on but was not given is told once on stderr
-    (:class:`slurm_hadar.runtime.checkpoint.forgotten.Forgotten`). A save waits for a turn in which all optimizers have
+    (:class:`slurm_hadar.runtime.unsaved.forgotten.Forgotten`). A save waits for a turn in which all optimizers have
     used their gradients, since gradients are in no checkpoint. Within the loop a SIGTERM, as of ``scontrol requeue``,
     saves before it ends the process, as far as Slurm's KillWait allows.
 

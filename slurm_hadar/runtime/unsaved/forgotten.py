@@ -17,9 +17,9 @@ from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.generators import followed, generators_in, generators_within
 from slurm_hadar.runtime.checkpoint import sharded
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
-from slurm_hadar.runtime.checkpoint.carried import Carried, remedy
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
+from slurm_hadar.runtime.unsaved.carried import Carried, remedy
 
 __all__ = ["Beside", "Forgotten"]
 

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from slurm_hadar.runtime.checkpoint.liveness import live, named
+from slurm_hadar.runtime.unsaved.liveness import live, named
 
 #: What is within the loop, and the variables that go on from turn to turn.
 ONLY_SET = {

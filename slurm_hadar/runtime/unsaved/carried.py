@@ -2,7 +2,7 @@
 a hidden state, an average of weights, a memory of transitions. No checkpoint holds what was not given to ``train``.
 
 A variable counts if it was there before the first turn, its values are others after several turns, and the loop reads
-it before it sets it anew (:mod:`slurm_hadar.runtime.checkpoint.liveness`). Values are compared by sums, so that nothing
+it before it sets it anew (:mod:`slurm_hadar.runtime.unsaved.liveness`). Values are compared by sums, so that nothing
 of the script's is kept alive.
 """
 
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from slurm_hadar.runtime.checkpoint import sharded
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
-from slurm_hadar.runtime.checkpoint.liveness import live, named
+from slurm_hadar.runtime.unsaved.liveness import live, named
 
 __all__ = ["Carried", "remedy"]
 
