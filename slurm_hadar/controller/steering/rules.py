@@ -35,6 +35,7 @@ __all__ = [
     "may_retry",
     "no_type",
     "node_facts",
+    "out_of_scope",
     "pinned_reason",
     "placement_of",
     "put_off_by_us",
@@ -82,6 +83,16 @@ def _by_mode(job: SlurmJob, config: Config) -> str | None:
     return None if mode is Mode.ACT else f"partition {job.partition} is in mode {mode}"
 
 
+def out_of_scope(job: SlurmJob, config: Config) -> str | None:
+    """Why the job may be another controller's; None if it is this one's to look after."""
+    scope = config.controller
+    if scope.users and job.user not in scope.users:
+        return f"user {job.user} is outside this controller's scope"
+    if scope.partitions and not set(job.partition.split(",")) <= set(scope.partitions):
+        return f"partition {job.partition} is outside this controller's scope"
+    return None
+
+
 def _by_consent(job: SlurmJob, comment: JobComment, config: Config) -> str | None:
     """Scope, exemptions, and the owner's word."""
     if not is_ours(job.comment):
@@ -89,11 +100,9 @@ def _by_consent(job: SlurmJob, comment: JobComment, config: Config) -> str | Non
         return f"has no hadar: comment{near if looks_like_ours(job.comment) else ''}"
     if comment.pin:
         return "pin=yes in its comment"
-    scope, guard, partitions = config.controller, config.guard, job.partition.split(",")
-    if scope.users and job.user not in scope.users:
-        return f"user {job.user} is outside this controller's scope"
-    if scope.partitions and not set(partitions) <= set(scope.partitions):
-        return f"partition {job.partition} is outside this controller's scope"
+    if (outside := out_of_scope(job, config)) is not None:
+        return outside
+    guard, partitions = config.guard, job.partition.split(",")
     if job.user in guard.exempt_users or job.qos in guard.exempt_qos:
         return f"user {job.user} or QOS {job.qos} is exempt by the configuration"
     if set(partitions) & set(guard.exempt_partitions):

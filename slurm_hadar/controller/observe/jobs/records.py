@@ -12,7 +12,7 @@ from slurm_hadar.controller.journal import Event, JobRecord
 from slurm_hadar.controller.observe.jobs.script_failures import note_failure
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
-from slurm_hadar.controller.steering.rules import NodeFacts, gpus_asked, may_retry
+from slurm_hadar.controller.steering.rules import NodeFacts, gpus_asked, may_retry, out_of_scope
 from slurm_hadar.controller.words import clock
 from slurm_hadar.model import JobState, Placement
 from slurm_hadar.slurm.parsing import fold
@@ -150,10 +150,7 @@ class JobRecords:
         if note.asked is None or note.asked_mac is None:
             return
         if not self._seal.fits(job.job_id, job.user, note.asked, note.asked_mac):
-            scope = self._config.controller  # jobs outside it may be another controller's that acts, too
-            record.steered = (not scope.users or job.user in scope.users) and (
-                not scope.partitions or set(job.partition.split(",")) <= set(scope.partitions)
-            )
+            record.steered = out_of_scope(job, self._config) is None  # others' controllers act, too
         elif not record.reshaped:  # else the journal knows better: the owner has named other nodes since
             record.steered, record.node_range = True, ()
             record.workers, record.nodes, record.tasks, record.cpus = note.asked
