@@ -244,30 +244,6 @@ def test_who_cannot_be_moved_has_no_meantime() -> None:
         assert get("hadar").allocate(Snapshot(NOW, NODES, (holder, waiting))).placement("2").by_type == placed
 
 
-def test_what_is_expected_of_unknown_lengths() -> None:
-    """First what is assumed; then what those were that ended, with those that have not; the old live longer."""
-    young = Lifetimes(3600.0)
-    assert young.left_s(0.0) == 3600.0 and young.left_s(7200.0) == 7200.0
-    taught = Lifetimes(3600.0, [100.0] * 99)
-    assert taught.left_s(0.0) == pytest.approx((3600 + 9900) / 100)
-    assert taught.left_s(100.0) == pytest.approx(135.0) and taught.left_s(5000.0) == 5000.0
-    assert Lifetimes(3600.0, [100.0] * 99, {"1": 9900.0}).left_s(0.0) == pytest.approx(234.0)
-
-
-def test_lifetimes_are_learned_from_who_is_gone() -> None:
-    """By the steps made over the best speed, or by the clock; of stated lengths nothing is remembered."""
-    jobs = [
-        make_job("1", steps=None, done_steps=500.0),
-        make_job("2", 2, steps=None, attained_s=60.0),
-        make_job("3", steps=1000.0, done_steps=10.0),
-    ]
-    before = Lifetimes.of(jobs, {}, 3600.0)
-    assert before.lives_s == {"1": 50.0, "2": 30.0}
-    after = Lifetimes.of([jobs[1]], before.memory(), 3600.0)
-    assert list(after.ended_s) == [50.0] and after.lives_s == {"2": 30.0}
-    assert after.steps_to_go(make_job("4", steps=None), 10.0) == pytest.approx(10.0 * (3600 + 50 + 30) / 2)
-
-
 @pytest.mark.parametrize(("unmovable", "first"), [(None, "2"), ("saves nothing", "1")])
 def test_who_cannot_be_moved_is_weighed_by_the_mean_of_what_is_predicted(unmovable: str | None, first: str) -> None:
     """The second is most likely the shorter one, but may well be far longer."""
@@ -275,8 +251,3 @@ def test_who_cannot_be_moved_is_weighed_by_the_mean_of_what_is_predicted(unmovab
     sure = make_job("1", 2, predicted_steps=20e3, predicted_range=(19e3, 21e3), unmovable=unmovable, **alike)
     wide = make_job("2", 2, predicted_steps=18e3, predicted_range=(2e3, 160e3), unmovable=unmovable, **alike)
     assert set(get("hadar").allocate(Snapshot(NOW, NODES[:1], (sure, wide))).placements) == {first}
-
-
-@given(st.lists(st.floats(1, 1e6), max_size=30), st.floats(0, 1e6))
-def test_something_always_remains(ended: list[float], age_s: float) -> None:
-    assert 1.0 <= Lifetimes(3600.0, ended).left_s(age_s) < float("inf")

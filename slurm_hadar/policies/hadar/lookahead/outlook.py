@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_hadar.model import Form, Job, Mix, Speed
-from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
+from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes, ends_s
 from slurm_hadar.policies.toolkit.arena import Arena, open_nodes
 from slurm_hadar.policies.toolkit.gangs import node_counts
 
@@ -144,7 +144,7 @@ def survey(arena: Arena, lifetimes: Lifetimes) -> Outlook:
     steps = _remaining_steps(jobs, rates, lifetimes)
     with np.errstate(divide="ignore"):
         run_s = steps[:, None] / rates
-    gpus, free, ahead, until_s = _room(arena, pools, lifetimes)
+    gpus, free, ahead, until_s = _room(arena, pools, lifetimes, one_by_one=not any(j.form.sizes for j in jobs))
     return Outlook(
         arena,
         jobs,
@@ -225,19 +225,33 @@ def _may_spread(form: Form) -> bool:
     return form.max_nodes > 1 and max(form.gang_sizes) > 1
 
 
-def _room(arena: Arena, pools: Sequence[Pool], lifetimes: Lifetimes) -> tuple[Floats, Ints, Floats, list[list[float]]]:
-    """GPUs, free GPUs, the work of jobs that must stay, per pool; and when each of their GPUs comes free, per slot."""
+def _room(
+    arena: Arena, pools: Sequence[Pool], lifetimes: Lifetimes, *, one_by_one: bool
+) -> tuple[Floats, Ints, Floats, list[list[float]]]:
+    """GPUs, free GPUs, the work of jobs that must stay, per pool; and when each of their GPUs comes free, per slot.
+
+    ``one_by_one``: of those of unknown length in a pool the first ends well before any is expected to, and the last
+    well after. Where elastic jobs wait each is taken to end when it is expected: they lose by waiting for a chance end,
+    since they could start smaller at once (measured on :mod:`benchmarks.regimes`)."""
     gpus = np.array([sum(arena.capacity[s] for s in p.slots) for p in pools], float)
     free = np.array([sum(arena.free[s] for s in p.slots) for p in pools], int)
     ahead, until_s = np.zeros(len(pools)), [list[float]() for _ in arena.slots]
     pool_of = {slot: i for i, p in enumerate(pools) for slot in p.slots}
+    left_s, unknown = dict[str, float](), dict[int, list[str]]()
     for job_id, placement in arena.kept.items():
-        job = arena.snapshot.job[job_id]
+        job, gang = arena.snapshot.job[job_id], arena.gang(placement)
         rate = job.rate(placement)
-        seconds = lifetimes.steps_to_go(job, rate) / rate if rate > 0 else lifetimes.assumed_s
+        left_s[job_id] = lifetimes.steps_to_go(job, rate) / rate if rate > 0 else lifetimes.assumed_s
+        for slot, count in gang:
+            ahead[pool_of[slot]] += count * left_s[job_id]
+        if one_by_one and job.unknown_length and gang:
+            unknown.setdefault(pool_of[gang[0][0]], []).append(job_id)
+    for there in unknown.values():
+        there.sort(key=lambda job_id: (left_s[job_id], job_id))
+        left_s |= zip(there, ends_s([left_s[job_id] for job_id in there]), strict=True)
+    for job_id, placement in arena.kept.items():
         for slot, count in arena.gang(placement):
-            ahead[pool_of[slot]] += count * seconds
-            until_s[slot] += [seconds] * count
+            until_s[slot] += [left_s[job_id]] * count
     return gpus, free, ahead, until_s
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from slurm_hadar.model import Job
 
-__all__ = ["Lifetimes"]
+__all__ = ["Lifetimes", "ends_s"]
 
 _REMEMBERED = 200
 
@@ -70,6 +70,18 @@ class Lifetimes:
         ended, ended_s = self._ended.beyond(age_s)
         _, there_s = self._there.beyond(age_s)
         return (assumed_s + ended_s + there_s) / (1 + ended)
+
+
+def ends_s(left_s: Sequence[float]) -> list[float]:
+    """When jobs of unknown length end, the first, the second, ..., of which each is expected to take so many seconds
+    more, ascending.
+
+    If each ends at a constant rate, the first of m ends after the m-th part of what one takes on average, the next
+    after the (m-1)-th part more, and so on (order statistics of the exponential distribution, Renyi 1953). As many
+    GPU-seconds are told of as without that where all are expected to take as long.
+    """
+    parts = accumulate(1.0 / (len(left_s) - ended) for ended in range(len(left_s)))
+    return [seconds * part for seconds, part in zip(left_s, parts, strict=True)]
 
 
 class _Ages:
