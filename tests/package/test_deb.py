@@ -103,6 +103,13 @@ def test_control(tree: Path) -> None:
     assert not re.search(r"systemctl (enable|start|restart)", (tree / "DEBIAN/postinst").read_text())
 
 
+def test_all_that_runs_is_stopped_before_its_files_go() -> None:
+    """A round that the timer has begun is a service too."""
+    stopped = (deb.DEBIAN / "prerm").read_text()
+    units = [*(deb.ROOT / "wrappers/systemd").glob("*.service"), *(deb.ROOT / "wrappers/systemd").glob("*.timer")]
+    assert units and all(unit.name in stopped for unit in units)
+
+
 @needs_dpkg
 def test_licences_of_what_it_carries(tree: Path) -> None:
     """Each library is named with its licence, and each licence text named there is in the package."""
