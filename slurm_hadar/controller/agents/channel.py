@@ -30,9 +30,11 @@ _BACKLOG = 1024  # connections that wait to be accepted, as when all agents come
 _WAITING = 8  # messages of one connection that are read ahead: what strangers say shall not fill the memory
 _HANDSHAKE_MS = 5000
 _HEARTBEAT_MS, _SILENT_MS = 10_000, 30_000
-# An agent speaks once a second. From one address come the agents of a whole node.
+# An agent speaks once a second. From one address come the agents of a whole node: what strangers of it say beyond an
+# agent's pace they share among them, and it keeps nobody out who speaks at that pace or is believed.
 _PEER_PER_S, _PEER_BURST = 20.0, 60.0
-_ADDRESS_PER_S, _ADDRESS_BURST = 2000.0, 4000.0
+_AGENT_PER_S, _AGENT_BURST = 2.0, 6.0
+_ADDRESS_PER_S, _ADDRESS_BURST = 1000.0, 2000.0
 _PAUSE_S = 0.02  # after a batch with messages of peers that say too much: they must not take all of a processor
 _REVIEW_S = 60.0
 
@@ -82,6 +84,7 @@ class Channel:
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._connections = Connections(raise_file_limit())
         self._peers, self._addresses = Rates(_PEER_PER_S, _PEER_BURST), Rates(_ADDRESS_PER_S, _ADDRESS_BURST)
+        self._calm = Rates(_AGENT_PER_S, _AGENT_BURST)
         self._comings = self._socket.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self.file = file
         #: Whether jobs are to report to another controller: then agents are cut off, as if nobody listened.
@@ -198,8 +201,12 @@ class Channel:
         return flooded
 
     def _may_speak(self, frame: zmq.Frame) -> bool:
-        now = time.monotonic()
-        return self._peers.allow(frame.bytes, now) and self._addresses.allow(frame.get("Peer-Address"), now)
+        now, peer = time.monotonic(), frame.bytes
+        return self._peers.allow(peer, now) and (
+            self._connections.speaks(frame.get(zmq.SRCFD))
+            or self._calm.allow(peer, now)
+            or self._addresses.allow(frame.get("Peer-Address"), now)
+        )
 
     def _drop(self, why: str, cause: str = "message") -> None:
         self._book.drop(cause)

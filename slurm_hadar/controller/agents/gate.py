@@ -73,6 +73,10 @@ class Connections:
         self._estrange(job)
         self._speakers[descriptor], self._of_job[job] = (job, peer), descriptor
 
+    def speaks(self, descriptor: int) -> bool:
+        """Whether a connection speaks for a job."""
+        return descriptor in self._speakers
+
     def review(self, speaks: Callable[[str], bool]) -> None:
         """Whoever spoke for a job that is over, by ``speaks``, is a stranger again. From time to time."""
         for job in [job for job in self._of_job if not speaks(job)]:

@@ -254,6 +254,41 @@ def test_a_flood_of_one_peer_does_not_drown_others(channel: Channel, agent: zmq.
     assert max(spent) < 1.0 and book.dropped > 1000 > book.accepted
 
 
+def test_many_strangers_of_an_address_silence_no_agent_of_it(channel: Channel, agent: zmq.Socket[bytes]) -> None:
+    """Neither one whose job no round has seen yet nor one that is believed."""
+    over = threading.Event()
+    info = ChannelInfo.from_json(channel.file.read_text())
+
+    def flood() -> None:
+        with zmq.Context() as context:
+            loud = [_client(context, info.address, info.public_key.encode()) for _ in range(300)]
+            while not over.wait(0.05):
+                for one in loud:
+                    with contextlib.suppress(zmq.Again):
+                        one.send(b'{"x":1}', zmq.NOBLOCK)
+            for one in loud:
+                one.close(linger=0)
+
+    strangers = threading.Thread(target=flood)
+    strangers.start()
+    book = channel._book  # noqa: SLF001 what it keeps of strangers shows nowhere
+    try:
+        until = time.monotonic() + 60.0
+        while not book.turned_away["rate"]:  # what the address may say is used up
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        for seq in range(1, 6):
+            agent.send(encode(made(seq, job="99", kind="hello")))
+            assert decode_order(agent.recv()).kind == "welcome"
+            time.sleep(0.5)
+        for seq in range(1, 31):  # believed, so as fast as a peer may speak
+            agent.send(encode(made(seq, kind="hello")))
+            assert decode_order(agent.recv()).kind == "welcome"
+    finally:
+        over.set()
+        strangers.join()
+
+
 def test_a_listener_that_fails_does_not_end_the_channel(channel: Channel, agent: zmq.Socket[bytes]) -> None:
     """The report is dropped and the next one served."""
     channel._book.listener = lambda report: 10 ** (400 * report.seq) / 1.5  # noqa: SLF001 what it keeps of strangers shows nowhere
