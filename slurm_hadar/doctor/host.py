@@ -25,6 +25,7 @@ from slurm_hadar.controller.state_dir import chosen_state_dir, private_cluster
 from slurm_hadar.errors import ClusterError, ConfigError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.slurm.backend.pyslurm import probe
+from slurm_hadar.slurm.here import daemons_here
 from slurm_hadar.slurm.survey import NOT_ASKED, Survey, Unknown, is_user
 
 __all__ = ["Host", "inspect_host"]
@@ -42,6 +43,7 @@ class Host:
     config_error: why the configuration cannot be read; ``config`` is then the default one.
     policy_error: why its policy cannot be made. plugin_errors: policy plug-ins that cannot be used.
     packages: packages that are missing or too old, as ``NAME (has 1.0, needs 2.0)``; Unknown without an installation.
+    slurmctld: hosts of slurmctld, as Slurm calls them, that are this one.
     state_dir: where journal and lock shall live. state_fault: why it cannot. state_fs: type of its file system.
     lock_holder: who holds the controller's lock, empty for nobody.
     channel_bind, channel_host, channel_file: where jobs report to. channel_fault: why the file cannot be written.
@@ -61,7 +63,7 @@ class Host:
     plugin_errors: tuple[str, ...] = ()
     python: str = ""
     packages: tuple[str, ...] | Unknown = ()
-    names: frozenset[str] = frozenset()
+    slurmctld: frozenset[str] = frozenset()
     state_dir: Path = Path()
     state_fault: str = ""
     state_fs: str | Unknown = ""
@@ -99,7 +101,7 @@ def inspect_host(config: Config, config_error: str, slurm: Survey | Unknown) -> 
         plugin_errors=registry.problems(),
         python=platform.python_version(),
         packages=_packages(),
-        names=frozenset({socket.gethostname(), socket.gethostname().split(".")[0]}),
+        slurmctld=_slurmctld(slurm),
         state_dir=directory,
         state_fault=_no_room(directory),
         state_fs=_file_system(directory),
@@ -123,6 +125,12 @@ def inspect_host(config: Config, config_error: str, slurm: Survey | Unknown) -> 
         wrappers=_wrappers(),
         work_dirs=_work_dirs(slurm),
     )
+
+
+def _slurmctld(slurm: Survey | Unknown) -> frozenset[str]:
+    if isinstance(slurm, Unknown) or isinstance(slurm.daemons, Unknown):
+        return frozenset()
+    return frozenset(d.host for d in daemons_here(slurm.daemons))
 
 
 def _policy_error(config: Config) -> str:

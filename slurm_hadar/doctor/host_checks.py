@@ -71,7 +71,7 @@ def _primary(host: Host) -> Answer:
     daemons = host.slurm.daemons if not isinstance(host.slurm, Unknown) else host.slurm
     if isinstance(daemons, Unknown):
         return cannot_tell(daemons.why)
-    here = [d for d in daemons if d.host in host.names or d.host.split(".")[0] in host.names]
+    here = [d for d in daemons if d.host in host.slurmctld]
     acting = next((d for d in daemons if d.up), None)
     if acting is None:
         return cannot_tell("no slurmctld is up")
@@ -84,8 +84,13 @@ def _primary(host: Host) -> Answer:
             f"this host is a {here[0].role} of slurmctld; {acting.host} acts",
             "hadar run --set controller.ha=primary    # it then stands by",
         )
-    others = f"; run one controller only, as there are {len(daemons)} slurmctld" if len(daemons) > 1 else ""
-    return note(f"this host runs no slurmctld; {acting.host} does, over the network{others}")
+    if len(daemons) > 1:
+        return warning(
+            f"this host is none of those of slurmctld ({', '.join(d.host for d in daemons)}): a controller here acts "
+            f"whichever of them does (now {acting.host}), so it must be the only one",
+            "hadar doctor    # on the others: whether a controller runs there",
+        )
+    return note(f"this host runs no slurmctld; {acting.host} does, over the network")
 
 
 def _channel(host: Host) -> Answer:

@@ -341,11 +341,13 @@ class ClusterState:
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """One slurmctld as ``scontrol ping`` shows it: ``role`` is primary, backup or backupN."""
+    """One slurmctld as ``scontrol ping`` shows it: ``role`` is primary, backup or backupN. ``address``: where it is
+    reached, as a name or by numbers, where ``SlurmctldHost`` tells one."""
 
     role: str
     host: str
     up: bool
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def host(config: Config | None = None, **facts: Any) -> Host:
     well = Host(
         config or Config(),
         python="3.11.7",
-        names=frozenset({"head"}),
+        slurmctld=frozenset({"head"}),
         state_dir=Path("/var/lib/slurm-hadar"),
         state_fs="ext4",
         channel_bind="tcp://*:5557",
@@ -201,6 +201,8 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
      "is a backup of slurmctld; other acts, and a controller here stands by"),
     ("primary", "warning", {}, {"daemons": (Daemon("primary", "other", True), Daemon("backup", "head", True))}, {},
      ("controller.ha=any",), "is a backup of slurmctld; other acts"),
+    ("primary", "warning", {}, {"daemons": (Daemon("primary", "x", False), Daemon("backup", "y", True))}, {}, (),
+     "none of those of slurmctld (x, y): a controller here acts whichever of them does (now y)"),
     ("primary", "unknown", {}, {"daemons": (Daemon("primary", "head", False),)}, {}, (), "no slurmctld is up"),
     ("channel", "note", {}, {}, {}, ("channel.enabled=false",), "spool files"),
     ("channel", "problem", {}, {}, {"channel_fault": "/etc is not writable"}, (), "cannot be written"),

@@ -75,7 +75,7 @@ def test_answers_are_read(site: Any) -> None:
     assert found.settings["SlurmctldParameters"] == found.settings["TaskPluginParam"] == ""
     assert found.settings["ConstrainDevices"] == "yes" and found.number("KillWait") == 30
     assert found.options("SchedulerParameters") == {"bf_interval": "1", "bf_continue": ""}
-    assert found.daemons == (Daemon("primary", "head", True), Daemon("backup", "spare", False))
+    assert found.daemons == (Daemon("primary", "head", True, "10.0.0.1"), Daemon("backup", "spare", False))
     assert found.admin_level == ("Operator", ("lab", "hpc")) and found.accounting is True
     assert found.latest_start == (1000.0, "a1") and isinstance(found.setting("Nothing"), Unknown)
     assert not isinstance(found.clock_ahead_s, Unknown)
@@ -107,7 +107,7 @@ def test_what_is_not_answered_is_unknown(site: Any, name: str, line: str, field:
 
     answer = getattr(found, field)
     assert isinstance(answer, Unknown) and words in answer.why
-    assert found.daemons == (Daemon("primary", "head", True), Daemon("backup", "spare", False))
+    assert found.daemons == (Daemon("primary", "head", True, "10.0.0.1"), Daemon("backup", "spare", False))
 
 
 def test_slurm_that_does_not_answer_is_asked_once(site: Any, tmp_path: Path) -> None:

@@ -4,12 +4,12 @@ do those for some users beside one for everybody."""
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.slurm.backend.base import Backend
+from slurm_hadar.slurm.here import daemons_here
 
 __all__ = ["Leadership"]
 
@@ -29,23 +29,24 @@ class Leadership:
 
     Parameters
     ----------
-    backend: whom to ask. ha: as in the configuration. host: this host's name. overruled: who of this host steers the
-    same jobs and goes before this controller, in words, or empty.
+    backend: whom to ask. ha: as in the configuration. host: this host's name, if not the system's. overruled: who of
+    this host steers the same jobs and goes before this controller, in words, or empty.
     """
 
     def __init__(
         self,
         backend: Backend,
         ha: Literal["primary", "any"],
-        host: str | None = None,
+        host: str = "",
         overruled: Callable[[], str] = str,
     ) -> None:
         self._backend = backend
         self._ha = ha
         self._overruled = overruled
-        self._host = (host or socket.gethostname()).split(".")[0]
+        self._host = host
         self._several: bool | None = None
         self._last: str | None = None
+        self._outside = False
         self._over = ""
         self._taken: Literal["no", "seen", "answered", "sure"] = "answered"  # who starts has not seen another one act
 
@@ -79,8 +80,9 @@ class Leadership:
             return self._tell_change("")
         daemons = self._backend.daemons()
         self._several = len(daemons) > 1
-        here = [d for d in daemons if d.host.split(".")[0] == self._host]
-        if not self._several or not here:
+        here = daemons_here(daemons, self._host) if self._several else ()
+        if not here:
+            self._tell_outside([d.host for d in daemons] if self._several else [])
             return self._tell_change("")
         acting = next((d for d in daemons if d.up), None)
         if acting is None:
@@ -96,6 +98,16 @@ class Leadership:
         return self._tell_change(
             f"standby: slurmctld acts on {acting.host} ({acting.role}), and this host is {here[0].role}"
         )
+
+    def _tell_outside(self, hosts: Sequence[str]) -> None:
+        """Once: two of those would act against each other."""
+        if hosts and not self._outside:
+            log.warning(
+                "this host is none of those of slurmctld (%s): this controller acts whichever of them does, "
+                "so it must be the only one",
+                ", ".join(hosts),
+            )
+        self._outside = self._outside or bool(hosts)
 
     def answered(self) -> None:
         """Slurm has answered what this round asked."""

@@ -167,7 +167,11 @@ class CliBackend(Backend):
         stdout, stderr, code = self._run(["scontrol", "ping"])  # some releases end with a code if one is down
         if code != 0 and not stdout.strip():
             raise SlurmError(f"scontrol ping failed: {self._reason(stderr)}", command="scontrol ping")
-        return parsing.parse_ping(stdout)
+        daemons = parsing.parse_ping(stdout)
+        if len(daemons) == 1:  # nobody asks which of them this host has
+            return daemons
+        addresses = dict(re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*(\S+?)\((\S+)\)", self.config_text(), re.MULTILINE))
+        return tuple(replace(d, address=addresses.get(d.host, "")) for d in daemons)
 
     def each_job(self) -> Iterator[SlurmJob]:
         mark = _mark()
