@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.errors import StoreError
+from slurm_hadar.slurm.survey import name_of
 
-__all__ = ["JOURNAL", "PREDICTOR", "chosen_state_dir", "private_cluster", "state_dir"]
+__all__ = ["JOURNAL", "PREDICTOR", "chosen_state_dir", "file_fault", "private_cluster", "state_dir"]
 
 JOURNAL = "journal.db"
 PREDICTOR = "predictor"
@@ -48,3 +50,19 @@ def state_dir(config: Config) -> Path:
             f"state directory {chosen} cannot be made: {error.strerror}; set controller.state_dir"
         ) from None
     return chosen
+
+
+def file_fault(path: Path) -> str:
+    """Why this account may not read and write a file of the state; empty where it may, or where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        return ""
+    return (
+        f"{path} is of user {name_of(found.st_uid)} ({stat.filemode(found.st_mode)}), and user {name_of(os.geteuid())} "
+        f"may not read and write it"
+    )

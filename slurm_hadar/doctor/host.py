@@ -19,9 +19,11 @@ from pathlib import Path
 from slurm_hadar.cluster import wrappers
 from slurm_hadar.comment import is_ours
 from slurm_hadar.config import Config
-from slurm_hadar.controller.safety.lock import holder
+from slurm_hadar.controller.agents.channel import KEY_FILE as CHANNEL_KEY
+from slurm_hadar.controller.agents.notes import KEY_FILE as NOTES_KEY
+from slurm_hadar.controller.safety.lock import LOCK_FILE, holder
 from slurm_hadar.controller.setup import channel_address, channel_file
-from slurm_hadar.controller.state_dir import chosen_state_dir, private_cluster
+from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir, file_fault, private_cluster
 from slurm_hadar.errors import ClusterError, ConfigError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.slurm.backend.pyslurm import probe
@@ -45,6 +47,7 @@ class Host:
     packages: packages that are missing or too old, as ``NAME (has 1.0, needs 2.0)``; Unknown without an installation.
     slurmctld: hosts of slurmctld, as Slurm calls them, that are this one.
     state_dir: where journal and lock shall live. state_fault: why it cannot. state_fs: type of its file system.
+    state_files: what lies there that this account may not use, each with the reason.
     lock_holder: who holds the controller's lock, empty for nobody.
     channel_bind, channel_host, channel_file: where jobs report to. channel_fault: why the file cannot be written.
     found_by_jobs: whether jobs find that file without being told. host_addresses: what ``channel_host`` resolves to.
@@ -67,6 +70,7 @@ class Host:
     state_dir: Path = Path()
     state_fault: str = ""
     state_fs: str | Unknown = ""
+    state_files: Mapping[Path, str] = field(default_factory=dict)
     lock_holder: str | Unknown = ""
     channel_bind: str = ""
     channel_host: str = ""
@@ -105,6 +109,7 @@ def inspect_host(config: Config, config_error: str, slurm: Survey | Unknown) -> 
         state_dir=directory,
         state_fault=_no_room(directory),
         state_fs=_file_system(directory),
+        state_files=_closed_files(directory),
         lock_holder=lock,
         channel_bind=bind,
         channel_host=host,
@@ -183,6 +188,12 @@ def _no_room(directory: Path) -> str:
             return f"{place} is not a directory"
         return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} is not writable"
     return f"{directory} has no directory above it"
+
+
+def _closed_files(directory: Path) -> dict[Path, str]:
+    """Those of the state that are there, and that this account may not read and write, each with the reason."""
+    names = (LOCK_FILE, JOURNAL, f"{JOURNAL}-wal", f"{JOURNAL}-shm", CHANNEL_KEY, NOTES_KEY)
+    return {path: fault for path in (directory / name for name in names) if (fault := file_fault(path))}
 
 
 def _file_system(directory: Path) -> str | Unknown:

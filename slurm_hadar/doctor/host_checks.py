@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import shlex
 import sys
 
 from slurm_hadar import __version__
@@ -52,6 +53,12 @@ def _state_dir(host: Host) -> Answer:
     fix = "hadar run --set controller.state_dir=DIRECTORY    # or in the configuration file"
     if host.state_fault:
         return problem(f"{host.state_dir} cannot be used: {host.state_fault}", fix)
+    if host.state_files:
+        account = os.environ.get("USER", "hadar")
+        return problem(
+            "; ".join(host.state_files.values()),
+            f"chown {account} {' '.join(shlex.quote(str(p)) for p in host.state_files)}    # as root",
+        )._replace(meanwhile=fix)
     if isinstance(host.state_fs, Unknown):
         return cannot_tell(host.state_fs.why)
     if _SHARED_FS.search(host.state_fs):

@@ -192,6 +192,8 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
      "9641: Address already in use"),
     ("config", "warning", {}, {}, {"hook_fault": "mial_user.sh is no program"}, (), "hooks.moved: mial_user.sh"),
     ("state_dir", "problem", {}, {}, {"state_fault": "/var/lib is not writable"}, (), "not writable"),
+    ("state_dir", "problem", {}, {}, {"state_files": {Path("/var/lib/x/journal.db"): "journal.db is of user root"}}, (),
+     "journal.db is of user root"),
     ("state_dir", "warning", {}, {}, {"state_fs": "nfs4"}, (), "on nfs4"),
     ("state_dir", "unknown", {}, {}, {"state_fs": Unknown("no mounts")}, (), "no mounts"),
     ("lock", "note", {}, {}, {"lock_holder": "process 9"}, (), "process 9"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,22 @@ def test_a_state_directory_of_others(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
 
     assert str(tmp_path) in inspect_host(load(None, (f"controller.state_dir={tmp_path}/x",)), "", AWAY).state_fault
+
+
+@pytest.mark.parametrize("name", ["journal.db", "channel.key", "notes.key", "controller.lock"])
+def test_a_file_of_the_state_that_is_another_accounts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whose it is, is said; by the doctor, and of the journal also by who cannot open it."""
+    (tmp_path / name).touch(0o600)
+    (tmp_path / "other").touch()
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode, **more: Path(path).name != name and may(path, mode, **more))
+
+    faults = inspect_host(load(None, (f"controller.state_dir={tmp_path}",)), "", AWAY).state_files
+
+    assert list(faults) == [tmp_path / name]
+    assert f"{name} is of user {pwd.getpwuid(os.getuid()).pw_name} (-rw-------)" in faults[tmp_path / name]
 
 
 def _bound() -> socket.socket:

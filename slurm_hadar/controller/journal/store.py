@@ -7,6 +7,7 @@ more, or lacks tables or columns, is moved aside, said so, and a new one begun.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,10 +30,12 @@ from slurm_hadar.controller.journal.records import (
 )
 from slurm_hadar.controller.journal.salvage import letters
 from slurm_hadar.controller.journal.schema import check_tables, migrate
+from slurm_hadar.controller.state_dir import file_fault
 from slurm_hadar.errors import StoreError
 
 __all__ = ["Journal"]
 
+_LITTLE_ROOM = 1 << 16  # bytes: SQLite's shared memory takes half of it
 _MOST_WAITS = 10  # of a job whose reason goes to and fro, the last that are kept
 _IDLE = ("wait", "stay")  # decisions that change nothing
 
@@ -55,6 +58,20 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return entry.st_dev, entry.st_ino
 
 
+def _why_closed(path: Path, error: sqlite3.Error) -> str:
+    """What SQLite, which names neither owner nor room, says of a file that it cannot open, and most likely why."""
+    faults = (file_fault(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm"))
+    if fault := next(filter(None, faults), ""):
+        return f"{error}: {fault}; chown it to the account that the controller runs as"
+    try:
+        room = os.statvfs(path.parent)
+    except OSError:
+        return str(error)
+    if room.f_bavail * room.f_frsize < _LITTLE_ROOM:
+        return f"no room left in {path.parent} ({error}); make room, and start the controller again"
+    return str(error)
+
+
 def _insert_writes(db: sqlite3.Connection, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
     rows = ((number, now, w.job_id, w.command, w.outcome, w.detail, w.renews) for w in writes)
     db.executemany("INSERT INTO writes VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
@@ -73,7 +90,7 @@ class Journal(Reader):
         try:
             return self._connect()
         except sqlite3.OperationalError as error:
-            raise StoreError(f"cannot open the journal {self.path}: {error}") from None
+            raise StoreError(f"cannot open the journal {self.path}: {_why_closed(Path(self.path), error)}") from None
         except sqlite3.DatabaseError as error:
             return self._replace(error)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -136,6 +138,24 @@ def test_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
     """The error names the path."""
     with pytest.raises(StoreError, match="nowhere"):
         Journal(tmp_path / "nowhere" / "j.db")
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_why_it_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    """SQLite names neither owner nor room."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    path = tmp_path / "j.db"
+    path.touch(0o600)
+    monkeypatch.setattr(sqlite3, "connect", refused)
+    if full:
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=3, f_frsize=4096))
+    else:
+        monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    with pytest.raises(StoreError, match="no room left in" if full else r"is of user \w+ \(-rw-------\), and user"):
+        Journal(path)
 
 
 def test_a_failed_transaction_changes_nothing(tmp_path: Path) -> None:
