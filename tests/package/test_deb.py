@@ -106,7 +106,7 @@ def test_control(tree: Path) -> None:
 def test_all_that_runs_is_stopped_before_its_files_go() -> None:
     """A round that the timer has begun is a service too."""
     stopped = (deb.DEBIAN / "prerm").read_text()
-    units = [*(deb.ROOT / "wrappers/systemd").glob("*.service"), *(deb.ROOT / "wrappers/systemd").glob("*.timer")]
+    units = [*(ROOT / "wrappers/systemd").glob("*.service"), *(ROOT / "wrappers/systemd").glob("*.timer")]
     assert units and all(unit.name in stopped for unit in units)
 
 
