@@ -12,7 +12,7 @@ from slurm_hadar.config import Mode
 from slurm_hadar.controller.journal import JobRecord, WriteOutcome
 from slurm_hadar.model import Placement
 
-__all__ = ["about", "clock", "in_words", "place", "plain", "sharing", "span", "summary"]
+__all__ = ["about", "clock", "counted", "in_words", "place", "plain", "sharing", "span", "summary"]
 
 _DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "stay": "stays",
             "end": "has ended"}  # fmt: skip

@@ -191,6 +191,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Partition:
     """A Slurm partition: its nodes, its longest time limit in seconds (None = unlimited) and whether it starts jobs.
+    ``inactive``: it starts none, and Slurm refuses to change those that wait in it.
     ``tier``: its ``PriorityTier``; ``preemptible``: its jobs may be put back into the queue, or ended, by Slurm for
     those of a higher tier, where it goes by that."""
 
@@ -200,3 +201,4 @@ class Partition:
     up: bool = True
     tier: int = 1
     preemptible: bool = False
+    inactive: bool = False

@@ -1,8 +1,9 @@
 """What scontrol answers to a batch of writes: which of them it refused, and why.
 
 scontrol ends with a code if any write of a session failed, and complains on stderr, mostly by the number of the job.
-Who is not named was not refused: a line may as well be about slurm.conf, and stand there whatever is asked. Only a code
-that no such complaint explains leaves the writes in doubt; then what the jobs look like decides.
+Who is not named was not refused where every line names a job, or stands there whatever is asked, as one about
+slurm.conf does. Else what the jobs look like decides. So it does where a job is refused for its partition is inactive:
+Slurm looks at that last, and has changed what it was asked to (seen on 22.05).
 """
 
 from __future__ import annotations
@@ -31,11 +32,21 @@ _CLOCKS_S = 5.0  # by which slurmctld's clock may differ, whole seconds included
 
 @dataclass(frozen=True)
 class Complaints:
-    """``about``: why scontrol refused, by job. ``unnamed``: why it may have refused any write of the batch; empty where
-    all that failed is known."""
+    """``about``: why scontrol refused, by job. ``unnamed``: why it may have refused any other write of the batch; empty
+    where all that failed is known."""
 
     about: Mapping[str, str]
     unnamed: str = ""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the jobs have to be looked at."""
+        return bool(self.unnamed) or any(map(_in_part, self.about.values()))
+
+
+def _in_part(why: str) -> bool:
+    """Whether a write that was refused so may have been taken all the same."""
+    return "partition configuration not available" in why.lower()
 
 
 def bare(line: str) -> str:
@@ -58,9 +69,9 @@ def complaints(writes: Sequence[Write], stderr: str, code: int, noise: Collectio
         for job in jobs:
             about.setdefault(job, why)
         others += [] if jobs or text in noise else [text]
-    if code == 0 or about:
+    if code == 0 or (about and not others):
         return Complaints(about)
-    return Complaints({}, "; ".join(others) or f"scontrol ended with {code} and gave no reason")
+    return Complaints(about, "; ".join(others) or f"scontrol ended with {code} and gave no reason")
 
 
 def _blamed(text: str, known: Collection[str]) -> tuple[list[str], str]:
@@ -97,9 +108,10 @@ def results(
     Slurm took; it was sent at ``sent`` (epoch seconds), and took so long."""
 
     def error(write: Write, job_id: str) -> str | None:
-        if job_id in told.about or not told.unnamed:
-            return told.about.get(job_id)
-        return None if _taken(write, (jobs or {}).get(job_id), sent, took_s) else told.unnamed
+        why = told.about.get(job_id, told.unnamed)
+        if not why or (job_id in told.about and not _in_part(why)):
+            return why or None
+        return None if _taken(write, (jobs or {}).get(job_id), sent, took_s) else why
 
     return [WriteResult(job, write, error(write, job)) for write in writes for job in write.job_ids]
 

@@ -314,6 +314,7 @@ def _partition(name: str, r: dict[str, str]) -> Partition:
         up=r["Available"] in ("up", "drain"),  # which takes no more jobs, and runs those that it has
         tier=int(tier) if _DIGITS.fullmatch(tier) else 1,
         preemptible=any(word in mode for word in _FREES_GPUS),
+        inactive=r["Available"].startswith("inact"),
     )
 
 

@@ -16,7 +16,9 @@ from slurm_hadar.slurm.accounting import AccountedJob, command, parse_accounting
 from slurm_hadar.slurm.parsing import job_state
 from slurm_hadar.slurm.tres import SHARES, gpu_numbers
 
-__all__ = ["JOB_ID", "NO_REASON", "Shown", "accounted", "comments_since", "shared_gpu_numbers", "shown"]
+__all__ = [
+    "JOB_ID", "NO_REASON", "Shown", "accounted", "comments_since", "shared_gpu_numbers", "shown", "throttles",
+]  # fmt: skip
 
 #: A job, or a task of a job array, as people name it.
 JOB_ID = re.compile(r"[1-9][0-9]{0,9}(?:[_+][0-9]{1,9})?")
@@ -31,6 +33,10 @@ _WAITS_OR_RUNS = re.compile(
 _HEAD = re.compile(
     r"^JobId=(?P<job>\d+)(?: (?P<kind>Array|Het)JobId=(?P<whole>\d+) (?:ArrayTaskId|HetJobOffset)=(?P<number>\S+))?",
     re.MULTILINE,
+)
+#: Before all that its owner may write.
+_THROTTLE = re.compile(
+    r"^JobId=\d{1,18} ArrayJobId=(\d{1,18}) ArrayTaskId=\S+ ArrayTaskThrottle=(\d{1,9}) ", re.MULTILINE
 )
 _HELD = re.compile(r" Nodes=\S+ CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
 
@@ -54,6 +60,12 @@ def shared_gpu_numbers(text: str) -> dict[int, int]:
         if len(numbers) == 1:
             found[int(head[1])] = numbers[0]
     return found
+
+
+def throttles(text: str) -> dict[str, int]:
+    """How many tasks of an array may run at once, by array, in what ``scontrol -o`` shows of one of its tasks. Left
+    out: arrays of which any number may."""
+    return {array: int(most) for array, most in _THROTTLE.findall(text)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,13 @@ from slurm_hadar.slurm.state import Access, Licence, Limit, PartitionTerms, Writ
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 WHEN = (("StartTime", "now+60"),)
+NOISE = "scontrol: error: Ignoring ControlMachine since SlurmctldHost is set.\n"
 
 
 def verdicts(stderr: str, *jobs: str, code: int = 1) -> dict[str, str | None]:
-    """What became of each job."""
+    """What became of each job, none of which looks changed."""
     writes = [Write("update", jobs, WHEN)]
-    return {r.job_id: r.error for r in results(writes, complaints(writes, stderr, code), {})}
+    return {r.job_id: r.error for r in results(writes, complaints(writes, stderr, code, {bare(NOISE)}), {})}
 
 
 def test_complaints_about_ranges_are_the_jobs_in_them() -> None:
@@ -32,16 +33,40 @@ def test_complaints_about_ranges_are_the_jobs_in_them() -> None:
     assert found["16_1"] == "Job has already finished" and found["16_8"] == "Invalid job id specified"
 
 
+def test_of_a_refusal_since_the_partition_is_inactive_the_job_decides() -> None:
+    """Slurm looks at that last, and has put the job off."""
+    slurm, now = FakeSlurm({"v100-1": ("v100", 4)}), time.time()
+    shown = {job: replace(slurm.jobs[slurm.submit()], eligible=now + wait_s) for job, wait_s in (("1", 60), ("2", -60))}
+    writes = [Write("update", ("1", "2"), WHEN)]
+    refused = "Requested partition configuration not available now"
+
+    told = complaints(writes, f"{refused} for job 1\n{refused} for job 2\n", 1)
+
+    assert told.doubtful
+    assert [r.error for r in results(writes, told, shown, now)] == [None, refused]
+
+
+def test_a_line_that_names_no_job_is_not_explained_by_one_that_does() -> None:
+    """Who is not named is looked at."""
+    slurm, now = FakeSlurm({"v100-1": ("v100", 4)}), time.time()
+    shown = {job: replace(slurm.jobs[slurm.submit()], eligible=now + wait_s) for job, wait_s in
+             (("1", 60), ("2", 60), ("3", -60))}  # fmt: skip
+    writes = [Write("update", ("1", "2", "3"), WHEN)]
+
+    told = complaints(writes, "Invalid node name specified\nAccess/permission denied for job 1\n", 1)
+
+    assert [r.error for r in results(writes, told, shown, now)] == [
+        "Access/permission denied", None, "Invalid node name specified",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("text", ["16_1-99999999999999: x", "16_-: x", "16_: x", "16_5-1: x", "99_1-3: Job y"])
 def test_odd_ranges_are_nobodys(text: str) -> None:
-    """They are no reason to blame a job that is not named."""
-    assert set(verdicts(text + "\n7: Job has already finished\n", "7", "16_4").values()) == {
-        None,
-        "Job has already finished",
+    """They are no job's: those that are not named are looked at."""
+    assert verdicts(text + "\n7: Job has already finished\n", "7", "16_4") == {
+        "7": "Job has already finished",
+        "16_4": text,
     }
-
-
-NOISE = "scontrol: error: Ignoring ControlMachine since SlurmctldHost is set.\n"
 
 
 def test_what_names_no_job_is_no_refusal_where_scontrol_succeeds() -> None:

@@ -211,7 +211,15 @@ def test_arrays(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> 
     pending = {i: j for i, j in read(backend).items() if j.array_id == array}
     assert set(pending) == tasks and all(j.gpus == untyped(1) and j.held for j in pending.values())
 
+    def throttles() -> set[int | None]:
+        return {j.throttle for j in backend.read().jobs if j.array_id == array}
+
+    assert throttles() == {2}
+
     slurm_cluster.run(["scontrol", "update", f"JobId={array}_4", "NodeList=k80-1"])
+    assert throttles() == {2}, "squeue shows it no more"
+    slurm_cluster.run(["scontrol", "update", f"JobId={array}", "ArrayTaskThrottle=3"])
+    assert throttles() == {3}
     slurm_cluster.run(["scontrol", "release", f"{array}_4"])
 
     running = poll(in_state(backend, f"{array}_4", JobState.RUNNING))

@@ -15,6 +15,7 @@ from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.limits import open_maintained
 from slurm_hadar.slurm.parsing import DETAIL_FORMAT, JOB_FIELDS, NODE_FIELDS, SEP, Details
+from slurm_hadar.slurm.shown import throttles
 from slurm_hadar.slurm.state import Fittings, Reservation, SlurmJob
 
 MARK = "0123456789abcdef"
@@ -157,6 +158,8 @@ def test_nodes_and_partitions() -> None:
     assert node.gpus == (("v100", 4),) and node.used == (("v100", 1),)
     assert node.partitions == ("all", "small") and node.available and node.cpus == 32
     assert [(p.name, p.max_time_s, p.up) for p in partitions] == [("all", None, True), ("small", 3600.0, False)]
+    shown = nodes({"Available": "inactive"}, {"Partition": "small", "Available": "inact"})[1]
+    assert [(p.up, p.inactive) for p in (*partitions, *shown)] == [(True, False), (False, False), *[(False, True)] * 2]
 
 
 @pytest.mark.parametrize(
@@ -316,6 +319,18 @@ def test_details_are_by_array() -> None:
 
     assert DETAIL_FORMAT.format(MARK) == f"%i{SEP}{MARK}%x{SEP}{MARK}"
     assert parsing.parse_details(text, MARK) == {"10": Details(("k80-1", "v100-1"), 7), "4": Details(("v100-1",), None)}
+
+
+def test_throttles_of_arrays_in_parts() -> None:
+    """As 22.05 shows a task; what its owner writes stands behind."""
+    shown = (
+        "JobId=2 ArrayJobId=1 ArrayTaskId=2 ArrayTaskThrottle=3 JobName=wrap UserId=root(0)",
+        "JobId=7 ArrayJobId=7 ArrayTaskId=0-5%2 ArrayTaskThrottle=2 JobName=wrap",
+        "JobId=5 ArrayJobId=4 ArrayTaskId=1 JobName=x ArrayTaskThrottle=9 UserId=eve(7)",
+        "scontrol: JobId=6 JobName=JobId=9 ArrayJobId=9 ArrayTaskId=1 ArrayTaskThrottle=9 JobName=x",
+    )
+
+    assert throttles("\n".join(shown)) == {"1": 3, "7": 2}
 
 
 def test_long_node_lists_are_folded() -> None:

@@ -20,6 +20,7 @@ NAMES = (
     "array_id", "array_task", "waiting", "het_id", "het_offset", "user", "account", "qos", "partition", "nodes",
     "req_nodes", "features", "max_nodes", "time_limit", "eligible", "start", "end", "dependency", "work_dir", "name",
     "comment", "uid", "memory", "sharing", "licenses", "reservation", "exc_nodes", "deadline", "sched_nodes", "reason",
+    "throttle",
 )  # fmt: skip
 RECORD: dict[str, Any] = {
     **dict.fromkeys(NAMES), "id": 1, "state": "PENDING", "gres": {"gpu": 1}, "num_nodes": 1, "num_tasks": 1,

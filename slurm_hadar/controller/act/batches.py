@@ -81,12 +81,16 @@ def put_off(context: ActContext, job: SlurmJob, record: JobRecord) -> PlannedWri
 
 
 def leases(context: ActContext, seen: Observation, job_ids: Iterable[str]) -> list[PlannedWrite]:
-    """Renew leases that would not last until the round after next; free steered jobs of their node lists."""
+    """Renew leases that would not last until the round after next; free steered jobs of their node lists. None for jobs
+    of inactive partitions only: Slurm refuses to change those, and starts none."""
     lease_s, now = context.lease_s, time.time()
+    inactive = {p.name for p in seen.state.partitions if p.inactive}
     plain: list[str] = []
     steered: list[PlannedWrite] = []
     for job_id in job_ids:
         job, record = seen.raw[job_id], seen.records[job_id]
+        if inactive.issuperset(job.partition.split(",")):
+            continue
         if record.steered:
             with context.quarantine.over(job_id, "putting it off"):
                 steered.append(put_off(context, job, record))

@@ -16,12 +16,15 @@ from typing import Any
 
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering.vain_tries import VainTries
-from slurm_hadar.controller.words import clock
+from slurm_hadar.controller.words import clock, counted
 from slurm_hadar.model import Draw, Form, JobState, Needs, Quota
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import ClusterState, Limit, Reservation, SlurmJob, SlurmNode
 
-__all__ = ["QuotaBook", "Lessons", "keeps_back", "node_room", "note_unfit", "of_one_partition", "unfit_reason"]
+__all__ = [
+    "Lessons", "QuotaBook", "keeps_back", "node_room", "note_unfit", "of_a_known_throttle", "of_one_partition",
+    "unfit_reason",
+]  # fmt: skip
 
 # What Slurm says of a job that waits for room, for its turn or for its time, or how its last run ended: nothing
 # keeps it from starting. All else does, and so may any word of a later release.
@@ -45,6 +48,7 @@ _NEVER = {
         "QOS {0.qos} may not be used in partition {0.partition}",
     ),
 }
+_THROTTLED = "JobArrayTaskLimit"
 _SAYS_NOTHING = ("", "None", "BeginTime")
 _OF_QOS = re.compile(r"QOS|MaxGRES|MaxCpu|MaxMem|MaxNode|MaxJobs")
 _LICENCE = re.compile(r"([^:,;|]+)(?::(\d{1,9}))?")
@@ -62,6 +66,12 @@ def keeps_back(reason: str) -> bool:
 def of_one_partition(job: SlurmJob) -> bool:
     """Whether the reason of a waiting job is about one of its partitions, and another may start it."""
     return "," in job.partition and _first(job.reason) in _NEVER
+
+
+def of_a_known_throttle(job: SlurmJob) -> bool:
+    """Whether the reason of a waiting job is that of its array's tasks enough run. It stands until Slurm looks at the
+    job again; how many may run is reckoned with."""
+    return job.throttle is not None and job.reason.startswith(_THROTTLED)
 
 
 def _never_starts(job: SlurmJob, reason: str) -> str | None:
@@ -201,7 +211,7 @@ def _scope(job: SlurmJob, reason: str) -> tuple[str, ...]:
     """Whose matter the reason is."""
     if _first(reason) in _NEVER:
         return ("job", job.job_id)
-    if reason.startswith("JobArrayTaskLimit") and job.array_id:
+    if reason.startswith(_THROTTLED) and job.array_id:
         return ("array", job.array_id)
     if _OF_QOS.match(reason):
         if "PerUser" in reason:
@@ -269,7 +279,7 @@ class QuotaBook:
             name = f"array {job.array_id}"
             if name not in self.quotas:
                 left = job.throttle - self._running_tasks.get(job.array_id, 0)
-                words = f"{job.throttle} tasks of array {job.array_id} may run at once (%{job.throttle})"
+                words = f"{counted(job.throttle, 'task')} of array {job.array_id} may run at once (%{job.throttle})"
                 self.quotas[name] = Quota(name, float(left), words)
             yield Draw(name, "job")
         for limit in self._limits_of(job):

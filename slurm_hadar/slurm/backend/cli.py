@@ -19,12 +19,12 @@ from dataclasses import replace
 import tenacity
 
 from slurm_hadar.errors import SlurmError, SlurmHidden, SlurmRejected, SlurmUnavailable
-from slurm_hadar.model import Partition
+from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm import accounting, parsing
 from slurm_hadar.slurm.answers import bare, complaints, results
 from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.limits import QUESTIONS, open_maintained, parse_bounds
-from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers
+from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers, throttles
 from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, SlurmNode, Write, WriteResult
 
 __all__ = ["HIDDEN", "CliBackend"]
@@ -107,7 +107,8 @@ class CliBackend(Backend):
         began = time.monotonic()
         now = time.time()
         nodes, partitions = self._nodes(self._read)
-        jobs = self._with_gpu_numbers(_with_details(self.each_job(), self._details()))
+        jobs = _with_details(self.each_job(), self._details())
+        jobs = self._with_throttles(self._with_gpu_numbers(jobs))
         bounds, memory = self._bounds(), self._memory_counts()
         nodes = open_maintained(nodes, jobs, bounds.reservations, now)
         read_s = time.monotonic() - began
@@ -129,6 +130,22 @@ class CliBackend(Backend):
         text, _, _ = self._run(["scontrol", "-o", "-d"], "".join(f"show job {j.job_id}\n" for j in holding))
         numbers = shared_gpu_numbers(text)
         return tuple(replace(j, gpu_number=numbers.get(j.raw_id)) if j.shares and j.nodes else j for j in jobs)
+
+    def _with_throttles(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
+        """squeue shows none of an array once a task is a record of its own. One call for all of which a task has become
+        one, and others wait; none where there is no such array."""
+        split = {j.array_id for j in jobs if j.array_id and str(j.raw_id) != j.array_id}
+        unknown = (j for j in jobs if j.array_id in split and j.throttle is None)
+        waiting = {j.array_id: j for j in unknown if j.state is JobState.PENDING}
+        if not waiting:
+            return jobs
+        # of a task that is a record of its own Slurm sends this one only
+        asked = (j.job_id if str(j.raw_id) == array else str(j.raw_id) for array, j in waiting.items())
+        text, _, _ = self._run(["scontrol", "-o"], "".join(f"show job {number}\n" for number in asked))
+        found = throttles(text)
+        return tuple(
+            replace(j, throttle=found[j.array_id]) if j.array_id in found and j.throttle is None else j for j in jobs
+        )
 
     def _details(self) -> dict[str, parsing.Details]:
         mark = _mark()
@@ -223,7 +240,7 @@ class CliBackend(Backend):
         began = time.time()
         _, stderr, code = self._run(["scontrol"], "".join(line + "\n" for line in lines))
         told = complaints(writes, stderr, code, self.noise())
-        if not told.unnamed:
+        if not told.doubtful:
             return results(writes, told)
         known = {job for write in writes for job in write.job_ids}
         took_s = time.time() - began

@@ -242,15 +242,10 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         licenses=r["licenses"] or "",
         reservation=r["reservation"] or "",
         exc_nodes=parsing.expand(r["exc_nodes"] or ""),
-        throttle=_throttle(r),
+        throttle=r["throttle"] or None,
         sched_nodes=parsing.expand(r["sched_nodes"] or ""),
         deadline=r["deadline"],
     )
-
-
-def _throttle(r: dict[str, Any]) -> int | None:
-    most = str(r["waiting"] or "").rpartition("%")
-    return int(most[2]) if most[1] and most[2].isdecimal() and int(most[2]) else None
 
 
 def _request(gres: dict[str, int]) -> tuple[GpuRequest, ...]:

@@ -59,7 +59,7 @@ def _job(job: Any) -> dict[str, Any]:
         "priority": job.priority, "dependency": _dependency(job.dependencies),
         "work_dir": _text(job, "working_directory"), "name": _text(job, "name"), "comment": _text(job, "comment"),
         "uid": job.user_id, "memory": _memory(job), "sharing": job.resource_sharing, "licenses": _joined(job.licenses),
-        "reservation": job.reservation, "exc_nodes": _joined(job.excluded_nodes),
+        "reservation": job.reservation, "exc_nodes": _joined(job.excluded_nodes), "throttle": job.array_tasks_parallel,
         "deadline": getattr(job, "deadline", None), "sched_nodes": _joined(job.scheduled_nodes),
         "by_gpu": getattr(job, "cpus_per_task", 1) is None,  # and then how many for each GPU it may not be able to read
     }  # fmt: skip

@@ -170,7 +170,7 @@ def test_cpus_that_belong_to_gpus_go_with_them(live: Any, poll: Any) -> None:
 
 BLOCKED = {
     "licence": (["--licenses=tool:1"], ["--licenses=tool:1"], "licences tool are free"),
-    "throttle": (["--array=0-3%1"], [], "JobArrayTaskLimit"),
+    "throttle": (["--array=0-3%1"], [], "1 task of array "),
     "jobs of a user": (["--qos=one"], ["--qos=one"], "QOS one for each user is reached: 1 jobs at once"),
     "reservation": (["--reservation=later", "--time=30"], None, "its reservation later begins at "),
 }
@@ -178,7 +178,7 @@ BLOCKED = {
 
 @pytest.mark.parametrize("kind", BLOCKED)
 def test_what_is_blocked_costs_others_nothing(live: Any, poll: Any, kind: str) -> None:
-    """Four that Slurm will not start come first; the three after them start in the round after their GPUs came free.
+    """Four that Slurm will not start come first; those after them start in the round after their GPUs came free.
     When what blocks is gone the next of the four starts where it may."""
     options, filler, words = BLOCKED[kind]
     blockers = full(live, poll, "v100-1", "v100-2")
@@ -193,14 +193,15 @@ def test_what_is_blocked_costs_others_nothing(live: Any, poll: Any, kind: str) -
     count = 1 if kind == "throttle" else 4
     blocked = [live.submit("--gres=gpu:1", *options, comment=PLAIN + types, script="sleep 900") for _ in range(count)]
     # which Slurm, too, will not start elsewhere before the first round
-    others = [live.submit("--gres=gpu:1", "--time=10", "-C", "v100", comment=f"{PLAIN},types=v100") for _ in range(3)]
+    after = ["--gres=gpu:1", "--time=10", "-C", "v100"]
+    others = [live.submit(*after, comment=f"{PLAIN},types=v100") for _ in range(2 if kind == "throttle" else 3)]
     controller = live.controller(*QUICK, policy=registry.get("fifo"))
     rounds = [controller.run_round()]
     leave(live, poll, *blockers)
 
     rounds += [controller.run_round() for _ in range(2)]
 
-    assert [live.state_of(job) for job in others] == ["RUNNING"] * 3, live.cluster.run(["squeue"]).stdout
+    assert {live.state_of(job) for job in others} == {"RUNNING"}, live.cluster.run(["squeue"]).stdout
     tasks = [j.job_id for j in live.backend.read_jobs() if (j.array_id or j.job_id) in blocked]
     waiting = [j for j in tasks if live.state_of(j) == "PENDING"]
     assert len(waiting) == (4 if kind != "throttle" else 3)
@@ -216,6 +217,45 @@ def test_what_is_blocked_costs_others_nothing(live: Any, poll: Any, kind: str) -
 
     (started,) = [j for j in waiting if live.state_of(j) == "RUNNING"] if kind != "reservation" else waiting[:1]
     assert set(live.gpus(started)) <= ({"k80-1"} if kind == "reservation" else {"v100-1", "v100-2"})
+
+
+def test_a_task_of_a_throttled_array_follows_the_last(live: Any, poll: Any) -> None:
+    """In the next round, though no record of the array shows its throttle any more, and Slurm's reason stands."""
+    array = live.submit("--gres=gpu:1", "--array=0-9%2", comment=PLAIN, script="sleep 900")
+    controller = live.controller(*QUICK, policy=registry.get("fifo"))
+
+    def running() -> list[str]:
+        jobs = [j for j in live.backend.read_jobs() if j.array_id == array]
+        return [j.job_id for j in jobs if live.state_of(j.job_id) == "RUNNING"]
+
+    rounds_until(controller, lambda: len(running()) == 2, poll, 40)
+    for _ in range(3):
+        before = running()
+        leave(live, poll, *before)
+        result = controller.run_round()
+        assert len(running()) == 2, (before, result.outcome.log)
+    assert {j.throttle for j in live.backend.read().jobs if j.array_id == array} == {2}
+
+
+def test_a_partition_that_goes_inactive_costs_nobody_anything(live: Any, poll: Any) -> None:
+    """Slurm refuses to change the jobs that wait in it, and has put them off all the same. None counts as failed, none
+    is put off again, and all run when it is up."""
+    fillers = full(live, poll)
+    jobs = [live.submit("--gres=gpu:1", comment=PLAIN) for _ in range(4)]
+    controller = live.controller(*QUICK, "guard.max_failed_writes=3", policy=registry.get("fifo"))
+    name = seen(live, jobs[0]).partition
+    state = ["scontrol", "update", f"PartitionName={name}"]
+    try:
+        after_reading(live, lambda: live.cluster.run([*state, "State=INACTIVE"], check=True))
+        first = controller.run_round()
+        later = [controller.run_round() for _ in range(2)]
+    finally:
+        live.cluster.run([*state, "State=UP"], check=True)
+
+    assert [(r.record.failed, r.record.note) for r in (first, *later)] == [(0, "")] * 3, first.outcome.log
+    assert not [w for r in later for w in r.outcome.log if w.purpose is Purpose.LEASE]
+    leave(live, poll, *fillers)
+    rounds_until(controller, lambda: all(live.state_of(j) == "RUNNING" for j in jobs), poll, 40)
 
 
 def test_nodes_that_slurm_keeps_for_another_job_are_not_tried(live: Any, poll: Any) -> None:

@@ -13,6 +13,7 @@ from slurm_hadar.controller.steering.bounds import (
     keeps_back,
     node_room,
     note_unfit,
+    of_a_known_throttle,
     unfit_reason,
 )
 from slurm_hadar.model import Form, JobState, Partition, Placement
@@ -53,6 +54,13 @@ def bounds(*jobs: SlurmJob, **said: object) -> QuotaBook:
 def test_reasons(reason: str, kept: bool) -> None:
     """Waiting for room or time is nothing wrong; all else is, and so are words that nobody knows yet."""
     assert keeps_back(reason) is kept
+
+
+@pytest.mark.parametrize(("throttle", "known"), [(2, True), (None, False)])
+def test_a_throttle_that_is_reckoned_with_is_no_news(throttle: int | None, known: bool) -> None:
+    """Slurm's reason stands when a task has ended already."""
+    assert of_a_known_throttle(job(throttle=throttle, array_id="9", reason="JobArrayTaskLimit")) is known
+    assert not of_a_known_throttle(job(throttle=throttle, array_id="9", reason="Licenses"))
 
 
 def test_every_limit_that_binds_a_job_is_drawn_from() -> None:

@@ -15,7 +15,13 @@ from slurm_hadar.controller.observe.jobs.weights import Standing, standing_of, w
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.prediction.forecasts import Forecast, in_words
-from slurm_hadar.controller.steering.bounds import QuotaBook, keeps_back, of_one_partition, unfit_reason
+from slurm_hadar.controller.steering.bounds import (
+    QuotaBook,
+    keeps_back,
+    of_a_known_throttle,
+    of_one_partition,
+    unfit_reason,
+)
 from slurm_hadar.controller.steering.promises import Promises
 from slurm_hadar.controller.steering.rules import (
     TRANSIENT_HOLDS,
@@ -208,7 +214,8 @@ class FactFinder:
         if reservation is not None:
             learned = f"its reservation {reservation.name} begins at {clock(reservation.start)}"
         elif not self.quota_book.spent(needs):
-            known = of_one_partition(job) or (form.sizes and self.quota_book.explains(needs, form.workers))
+            known = of_one_partition(job) or of_a_known_throttle(job)
+            known = known or (bool(form.sizes) and self.quota_book.explains(needs, form.workers))
             if not known and job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
                 first_s = self._config.controller.round_s
                 lessons.learn(job, job.reason, self._now, first_s, tried=record.placed)
