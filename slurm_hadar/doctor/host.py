@@ -24,7 +24,7 @@ from slurm_hadar.controller.agents.notes import KEY_FILE as NOTES_KEY
 from slurm_hadar.controller.safety.lock import LOCK_FILE, holder
 from slurm_hadar.controller.setup import channel_address, channel_file
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir, file_fault, private_cluster
-from slurm_hadar.errors import ClusterError, ConfigError, StoreError
+from slurm_hadar.errors import ClusterError, ConfigError, SlurmError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.slurm.backend.pyslurm import probe
 from slurm_hadar.slurm.here import daemons_here
@@ -66,7 +66,7 @@ class Host:
     plugin_errors: tuple[str, ...] = ()
     python: str = ""
     packages: tuple[str, ...] | Unknown = ()
-    slurmctld: frozenset[str] = frozenset()
+    slurmctld: frozenset[str] | Unknown = frozenset()
     state_dir: Path = Path()
     state_fault: str = ""
     state_fs: str | Unknown = ""
@@ -132,10 +132,13 @@ def inspect_host(config: Config, config_error: str, slurm: Survey | Unknown) -> 
     )
 
 
-def _slurmctld(slurm: Survey | Unknown) -> frozenset[str]:
+def _slurmctld(slurm: Survey | Unknown) -> frozenset[str] | Unknown:
     if isinstance(slurm, Unknown) or isinstance(slurm.daemons, Unknown):
         return frozenset()
-    return frozenset(d.host for d in daemons_here(slurm.daemons))
+    try:
+        return frozenset(d.host for d in daemons_here(slurm.daemons))
+    except SlurmError as error:
+        return Unknown(str(error))
 
 
 def _policy_error(config: Config) -> str:

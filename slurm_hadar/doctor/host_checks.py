@@ -78,6 +78,8 @@ def _primary(host: Host) -> Answer:
     daemons = host.slurm.daemons if not isinstance(host.slurm, Unknown) else host.slurm
     if isinstance(daemons, Unknown):
         return cannot_tell(daemons.why)
+    if isinstance(host.slurmctld, Unknown):
+        return cannot_tell(host.slurmctld.why)
     here = [d for d in daemons if d.host in host.slurmctld]
     acting = next((d for d in daemons if d.up), None)
     if acting is None:

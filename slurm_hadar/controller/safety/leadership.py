@@ -10,6 +10,7 @@ from typing import Literal
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.here import daemons_here
+from slurm_hadar.slurm.state import Daemon
 
 __all__ = ["Leadership"]
 
@@ -47,12 +48,13 @@ class Leadership:
         self._several: bool | None = None
         self._last: str | None = None
         self._outside = False
+        self._mine = frozenset[str]()  # names of slurmctld's hosts that were this one, whatever resolves them later
         self._over = ""
         self._taken: Literal["no", "seen", "answered", "sure"] = "answered"  # who starts has not seen another one act
 
     def reset(self, ha: Literal["primary", "any"]) -> None:
-        """The configuration was read again: ask anew, also how many there are."""
-        self._ha, self._several = ha, None
+        """The configuration was read again: ask anew, also how many there are, and which is this host's."""
+        self._ha, self._several, self._mine = ha, None, frozenset()
 
     @property
     def standing_by(self) -> bool:
@@ -80,7 +82,7 @@ class Leadership:
             return self._tell_change("")
         daemons = self._backend.daemons()
         self._several = len(daemons) > 1
-        here = daemons_here(daemons, self._host) if self._several else ()
+        here = self._here(daemons) if self._several else ()
         if not here:
             self._tell_outside([d.host for d in daemons] if self._several else [])
             return self._tell_change("")
@@ -98,6 +100,12 @@ class Leadership:
         return self._tell_change(
             f"standby: slurmctld acts on {acting.host} ({acting.role}), and this host is {here[0].role}"
         )
+
+    def _here(self, daemons: Sequence[Daemon]) -> tuple[Daemon, ...]:
+        known = tuple(d for d in daemons if d.host in self._mine)
+        here = known or daemons_here(daemons, self._host)
+        self._mine = frozenset(d.host for d in here)
+        return here
 
     def _tell_outside(self, hosts: Sequence[str]) -> None:
         """Once: two of those would act against each other."""

@@ -157,16 +157,32 @@ def _claims(
         uid, _, user = name.removeprefix(mark).partition("-")
         if not name.startswith(mark) or not uid.isdecimal() or user not in wanted:
             continue
-        if (uids is None or int(uid) in uids) and (pid := _owned(name, int(uid))) is not None:
+        if (uids is None or int(uid) in uids) and (pid := _owned(name, int(uid), words[6])) is not None:
             yield _Claim(wanted[user], int(uid), pid)
 
 
-def _owned(name: str, uid: int) -> int | None:
-    """The process that listens at a name, if that is one of this account: anybody may take any name."""
+def _owned(name: str, uid: int, inode: str) -> int | None:
+    """The process that listens at a name, if that is one of this account: anybody may take any name, and may keep
+    others from connecting to one."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as one:
-        one.connect("\0" + name)
+        try:
+            one.connect("\0" + name)
+        except BlockingIOError:
+            return _holder(uid, inode)
         pid, real, _ = _CREDENTIALS.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
         return int(pid) if real == uid else None
+    return None
+
+
+def _holder(uid: int, inode: str) -> int | None:
+    """The process of this account that has this socket open, of those whose files may be seen: root sees all, others
+    their own."""
+    for folder in Path("/proc").glob("[0-9]*/fd"):
+        with contextlib.suppress(OSError):
+            for file in folder.iterdir() if folder.parent.stat().st_uid == uid else ():
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    if file.readlink() == Path(f"socket:[{inode}]"):
+                        return int(folder.parent.name)
     return None
 
 

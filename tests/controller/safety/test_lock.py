@@ -162,6 +162,28 @@ def test_it_is_known_however_often_it_is_asked(tmp_path: Path, monkeypatch: pyte
     mine.release()
 
 
+def test_it_is_known_though_others_keep_its_name_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may connect, so often that the kernel takes no more."""
+    cluster = f"cluster-b {tmp_path}"
+    monkeypatch.setattr(lock, "_WAITING", 2)
+    first, crowd = ScopeLock(tmp_path / "a", cluster, ("anna",)), list[socket.socket]()
+    try:
+        while True:
+            crowd.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            try:
+                crowd[-1].connect("\0" + lock._name(cluster, os.geteuid(), "anna"))  # noqa: SLF001
+            except BlockingIOError:
+                break
+
+        with pytest.raises(ControllerRunning, match=f"process {os.getpid()}"):
+            ScopeLock(tmp_path / "b", cluster, ("anna",))
+        assert holder(tmp_path / "b", cluster, ("anna",)).startswith(f"process {os.getpid()} ")
+    finally:
+        for one in crowd:
+            one.close()
+        first.release()
+
+
 def test_some_users_beside_everybody(tmp_path: Path) -> None:
     """Whoever is first: those of some are overruled while everybody's is there, and that one never is."""
     cluster = f"cluster-e {tmp_path}"
