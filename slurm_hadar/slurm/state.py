@@ -295,10 +295,14 @@ class Bounds:
         return job.cpus_per_gpu or default
 
     def admitting(self, job: SlurmJob) -> tuple[str, ...]:
-        """Those of the job's partitions whose terms admit it."""
+        """Those of the job's partitions whose terms may admit it. Whether a list of accounts means those below them,
+        too, differs by release (22.05: no, 24.11: yes): only what both refuse is not among them."""
         names = job.partition.split(",")
         terms = zip(names, self._terms(job.partition), strict=True)
-        return tuple(name for name, t in terms if t.accounts.admits(job.account) and t.qos.admits(job.qos))
+        return tuple(name for name, t in terms if self._takes_account(t.accounts, job) and t.qos.admits(job.qos))
+
+    def _takes_account(self, access: Access, job: SlurmJob) -> bool:
+        return job.account not in access.denied and Access(access.allowed).admits(*self.accounts_of(job))
 
     def by_user(self, job: SlurmJob) -> bool:
         """Whether the job shares its nodes with its user's only, by its own wish or in a partition that it may start

@@ -183,6 +183,22 @@ def test_nodes_of_partitions_that_do_not_take_the_job() -> None:
     assert book.closed(job(partition="a,b,c", account="chem", qos="q"), 0.0)[1] == set()
 
 
+@pytest.mark.parametrize(
+    ("accounts", "closed"),
+    [(Access(frozenset({"physics"})), set()), (Access(frozenset({"lab"})), set()), (Access(frozenset({"chem"})), {"z"}),
+     (Access(None, frozenset({"physics"})), set()), (Access(None, frozenset({"lab"})), {"z"})],
+)  # fmt: skip
+def test_accounts_below_those_that_a_partition_names(accounts: Access, closed: set[str]) -> None:
+    """Newer releases take them for named, older ones do not: what either takes is tried."""
+    terms = {"b": PartitionTerms(accounts=accounts)}
+    state = ClusterState(
+        0.0,
+        partitions=(Partition("a", ("x",)), Partition("b", ("z",))),
+        bounds=Bounds(partitions=terms, parents={"lab": "physics"}),
+    )
+    assert QuotaBook(state).closed(job(partition="a,b"), 0.0)[1] == closed
+
+
 def test_no_job_is_given_more_than_its_owner_may_ask() -> None:
     """GPUs, CPUs that go with them, and nodes."""
     one = bounds(limits=(Limit(("qos", "small"), "gres/gpu", 4, each_job=True), Limit(("qos", "small"), "cpu", 6, 0)))
