@@ -166,6 +166,10 @@ class SlurmUnavailable(SlurmError):
     """slurmctld does not answer, or the call exceeded its time limit; nothing was changed."""
 
 
+class SlurmSilent(SlurmUnavailable):
+    """The call exceeded its time limit."""
+
+
 class SlurmParseError(SlurmError):
     """Slurm's answer is cut short or has a shape this version does not know."""
 

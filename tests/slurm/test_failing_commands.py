@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar.cluster import PrivateCluster
-from slurm_hadar.errors import SlurmError, SlurmHidden, SlurmParseError, SlurmUnavailable
+from slurm_hadar.errors import SlurmError, SlurmHidden, SlurmParseError, SlurmSilent, SlurmUnavailable
 from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.state import Write
 
@@ -19,7 +19,8 @@ FAKES: dict[str, tuple[str, type[SlurmError], str]] = {
     "hidden": ("echo 'slurm_load_node: Access/permission denied' >&2; exit 1", SlurmHidden, "denied; PrivateData in"),
     "silent failure": ("exit 3", SlurmError, "no reason given"),
     "away": ("echo 'error: Unable to contact slurm controller' >&2; exit 1", SlurmUnavailable, "does not answer"),
-    "hangs": ("exec sleep 600", SlurmUnavailable, "did not answer within 1 s"),
+    "hangs": ("echo 'error: retrying' >&2; exec sleep 600", SlurmSilent, r"within 1 s \(error: retrying\)"),
+    "fatal": ("echo 'error: no file' >&2; echo 'fatal: no source' >&2; exit 1", SlurmError, "failed: fatal: no source"),
     "cut": ('{real} "$@" | head -c 100', SlurmParseError, "cut short"),
     "killed": ("kill -9 $$", SlurmError, "failed"),
 }
@@ -38,6 +39,17 @@ def test_commands_that_misbehave(fake: str, command: str, slurm_cluster: Private
         CliBackend(1.0, 0, env).read()
 
     assert type(caught.value) is error and "\n" not in str(caught.value)
+
+
+def test_who_did_not_answer_in_time_is_not_asked_again(short_tmp: Path) -> None:
+    """Somebody waits for it; who is turned away at once is."""
+    asked = short_tmp / "asked"
+    for end in ("exec sleep 600", "echo 'Unable to contact slurm controller' >&2; exit 1"):
+        _fake(short_tmp, "sdiag", f"echo >> {asked}; {end}")
+        with pytest.raises(SlurmUnavailable):
+            CliBackend(1.0, 1, {"PATH": f"{short_tmp}:/usr/bin:/bin"}).ask("sdiag")
+
+    assert asked.read_text() == "\n" * 3
 
 
 @pytest.mark.parametrize(

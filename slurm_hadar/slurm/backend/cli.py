@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import tenacity
 
-from slurm_hadar.errors import SlurmError, SlurmHidden, SlurmRejected, SlurmUnavailable
+from slurm_hadar.errors import SlurmError, SlurmHidden, SlurmRejected, SlurmSilent, SlurmUnavailable
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm import accounting, parsing
 from slurm_hadar.slurm.answers import bare, complaints, results
@@ -50,7 +50,8 @@ class CliBackend(Backend):
     Parameters
     ----------
     timeout_s: longest wait for one command.
-    retries: further tries of a read that found slurmctld away. Writes are never retried blindly.
+    retries: further tries of a read that found slurmctld away, and was told so in time. Writes are never retried
+    blindly.
     env: environment for the commands; the caller's by default.
     """
 
@@ -63,7 +64,7 @@ class CliBackend(Backend):
         self._noise: dict[str, set[str]] = {}
         self._env = _clean(dict(os.environ if env is None else env))
         self._retry = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(SlurmUnavailable),
+            retry=tenacity.retry_if_exception(_passes_soon),
             stop=tenacity.stop_after_attempt(retries + 1),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=2.0),
             reraise=True,
@@ -275,10 +276,11 @@ class CliBackend(Backend):
         return frozenset().union(*(lines for name, lines in self._noise.items() if name in (commands or self._noise)))
 
     def _reason(self, stderr: str) -> str:
-        """Why a command failed: the first line that none prints that works."""
+        """Why a command failed: the line with which it gave up, else the first that none prints that works."""
         lines = [line.strip() for line in stderr.splitlines() if line.strip()]
         known = self.noise()
-        return next((line for line in lines if bare(line) not in known), lines[0] if lines else NO_REASON)
+        new = sorted((line for line in lines if bare(line) not in known), key=lambda line: "fatal: " not in line)
+        return next(iter(new), lines[0] if lines else NO_REASON)
 
     def _read(self, command: list[str]) -> str:
         return self._retry(self._read_once, command)
@@ -318,8 +320,10 @@ class CliBackend(Backend):
             raise SlurmError(f"{command[0]} is not on PATH: install Slurm's client commands", command=text) from None
         except OSError as error:
             raise SlurmError(f"{command[0]} cannot be run: {error.strerror}", command=text) from None
-        except subprocess.TimeoutExpired:
-            raise SlurmUnavailable(f"{text} did not answer within {self._timeout_s:g} s", command=text) from None
+        except subprocess.TimeoutExpired as expired:
+            why = self._reason((expired.stderr or b"").decode("utf-8", "replace"))
+            told = "" if why == NO_REASON else f" ({why})"
+            raise SlurmSilent(f"{text} did not answer within {self._timeout_s:g} s{told}", command=text) from None
         # decoded here: text mode would turn a carriage return in a user's comment into a line end
         stdout, stderr = ((data or b"").decode("utf-8", "replace") for data in (done.stdout, done.stderr))
         if done.returncode == 0 and stderr and stdin is None:
@@ -329,6 +333,10 @@ class CliBackend(Backend):
             who = "slurmdbd" if command[0].startswith("sacct") else "slurmctld"
             raise SlurmUnavailable(f"{who} does not answer {text}: {self._reason(stderr)}", command=text)
         return stdout, stderr, done.returncode
+
+
+def _passes_soon(error: BaseException) -> bool:
+    return isinstance(error, SlurmUnavailable) and not isinstance(error, SlurmSilent)
 
 
 def _clean(env: dict[str, str]) -> dict[str, str]:
