@@ -37,8 +37,8 @@ __all__ = ["Ending", "Options", "Result", "best_of", "function_at", "options_of"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a study is run with; all but ``gpus`` is kept in the study, for ``resume``. ``objective``: FILE:FUNCTION,
-    the file by its whole path."""
+    """What a study is run with, kept in the study for ``resume``; ``gpus`` only to be told, since there may be others
+    next time. ``objective``: FILE:FUNCTION, the file by its whole path."""
 
     objective: str
     storage: str
@@ -283,7 +283,7 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool, record: Rec
             )
         if fresh:
             say(f"study {options.study} is there already, with {len(book.trials())} trials: it goes on")
-    book.note_run_options({k: v for k, v in asdict(options).items() if k not in ("storage", "study", "gpus")})
+    book.note_run_options({k: v for k, v in asdict(options).items() if k not in ("storage", "study")})
     return book
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slurm_hadar.serving.server.wire import unpack
-from slurm_hadar.serving.server.workers.worker import run_batch
+from slurm_hadar.serving.server.wire import pack, unpack
+from slurm_hadar.serving.server.workers.worker import measured, run_batch
 from slurm_hadar.serving.tensors import fitted
 
 
@@ -52,6 +52,36 @@ def answered(model: Any, *values: float) -> tuple[list[int | None], dict[str, st
 def test_one_requests_fault_stays_its_own(model: Any) -> None:
     assert answered(model, 1, 2, 3) == ([2, 4, 6], {})
     assert answered(model, 1, 2, -1, 5) == ([2, 4, None, 10], {"2": "ValueError: negative"})
+
+
+class InPlace(Doubling):
+    """Writes to what it is given before it looks at it."""
+
+    def infer(self, requests: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        for request in requests:
+            request["x"][:] *= 2
+        if any(request["x"][0] == 26 for request in requests):
+            raise ValueError("26")
+        return [{"y": request["x"]} for request in requests]
+
+    def examples(self) -> Any:
+        return {"one": [{"x": [3.0]}]}
+
+
+def test_a_model_that_writes_to_its_requests_answers_each_once() -> None:
+    """Though the batch is run again one by one."""
+    sent = pack({}, [{"x": np.array([v], np.float32)} for v in (1, 13, 3)])
+    header, requests = unpack([bytearray(frame) for frame in sent])
+
+    header, answers = unpack([bytes(frame) for frame in run_batch(InPlace(), 1, requests)])
+
+    assert [int(a["y"][0]) if a else None for a in answers] == [2, None, 6]
+    assert header["failures"] == {"1": "ValueError: 26"}
+
+
+def test_a_model_is_measured_with_the_same_examples_each_time() -> None:
+    _, examples = measured(InPlace(), 4)
+    assert [e["x"].tolist() for e in examples] == [[3.0]]
 
 
 def test_an_answer_that_does_not_fit_is_refused_not_changed() -> None:

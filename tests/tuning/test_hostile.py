@@ -359,6 +359,21 @@ def test_a_search_that_is_interrupted_is_no_success(tuner: Any, study: Study) ->
     _, said = running.communicate(timeout=60)
 
     assert running.returncode == 130 and "stopped; go on with" in said
+    (hint,) = re.findall(r"go on with: hadar tune resume (.*)", tuner("status")[1])
+    assert hint.endswith(" --gpus 2")  # where the machine has none, resume asks for it
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(["--metric", "loss"], r"returned no 'loss' \(--metric\), but \{'lose': 0.5\}"),
+     ([], r"which is no finite number \(of several values, --metric says which\)")],
+)  # fmt: skip
+def test_a_metric_that_is_not_there_is_named(tuner: Any, study: Study, options: list[str], told: str) -> None:
+    objective = study("def objective(trial):\n    return {'lose': 0.5}\n")
+
+    code, _, said = tuner("run", objective, "--trials", "1", *RANDOM, *options)
+
+    assert code == 1 and re.search(told, said), said
 
 
 @pytest.mark.parametrize("storage", ["journal.log", "./tune.db", "sqlite:tune.db"])

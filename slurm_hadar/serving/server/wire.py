@@ -29,7 +29,7 @@ def pack(header: Mapping[str, Any], groups: Iterable[Tensors] = ()) -> list[Any]
 
 
 def unpack(frames: Sequence[Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The header and the groups of tensors, which cannot be written to. Frames are buffers."""
+    """The header and the groups of tensors, which lie in the frames. Frames are buffers."""
     header = json.loads(bytes(frames[0]))
     rest = iter(frames[1:])
     groups = [

@@ -75,11 +75,15 @@ class Ends:
         if outcome["state"] == "pruned":
             self.over(live, End.PRUNED)
         elif outcome["state"] == "complete":
-            value = outcome.get("value")
-            if isinstance(value, dict):
-                value = value.get(self._state.settings.metric or "", value)
+            value, metric = outcome.get("value"), self._state.settings.metric
+            if isinstance(value, dict) and metric is not None and metric not in value:
+                self._fail(live, f"its objective returned no {metric!r} (--metric), but {value!r}")
+                return
+            if isinstance(value, dict) and metric is not None:
+                value = value[metric]
             if (number := finite(value)) is None:
-                self._fail(live, f"its objective returned {value!r}, which is no finite number")
+                named = " (of several values, --metric says which)" if isinstance(value, dict) else ""
+                self._fail(live, f"its objective returned {value!r}, which is no finite number{named}")
             else:
                 self._state.valued(live, number)
                 self.over(live, End.COMPLETE, number)

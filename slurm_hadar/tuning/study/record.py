@@ -72,7 +72,7 @@ class Record:
                 return
             except BlockingIOError:
                 who = read_status(self.folder)
-                where = f"process {who.get('pid', '?')} on {who.get('host', '?')}"
+                where = f"process {who['pid']} on {who.get('host', '?')}" if "pid" in who else "one that has just begun"
                 if time.monotonic() >= until:
                     os.close(self._lock)
                     raise ConfigError(
