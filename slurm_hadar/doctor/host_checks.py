@@ -11,7 +11,7 @@ import sys
 from slurm_hadar import __version__
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
 from slurm_hadar.doctor.host import Host
-from slurm_hadar.slurm.survey import Unknown
+from slurm_hadar.slurm.survey import Unknown, name_of
 
 __all__ = ["CHECKS", "SLURM_CHECKS"]
 
@@ -54,7 +54,7 @@ def _state_dir(host: Host) -> Answer:
     if host.state_fault:
         return problem(f"{host.state_dir} cannot be used: {host.state_fault}", fix)
     if host.state_files:
-        account = os.environ.get("USER", "hadar")
+        account = name_of(os.geteuid())
         return problem(
             "; ".join(host.state_files.values()),
             f"chown {account} {' '.join(shlex.quote(str(p)) for p in host.state_files)}    # as root",
@@ -111,7 +111,7 @@ def _channel(host: Host) -> Answer:
     if host.channel_fault:
         return problem(
             f"{host.channel_file} cannot be written: {host.channel_fault}",
-            f"install -d -o {os.environ.get('USER', 'hadar')} /etc/slurm-hadar    # as root",
+            f"install -d -o {name_of(os.geteuid())} /etc/slurm-hadar    # as root",
         )._replace(
             meanwhile="hadar run --set channel.file=$HOME/hadar-channel.json    # and in jobs "
             "export HADAR_CHANNEL=$HOME/hadar-channel.json"
