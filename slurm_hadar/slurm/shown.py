@@ -36,7 +36,7 @@ _HEAD = re.compile(
 )
 #: Before all that its owner may write.
 _THROTTLE = re.compile(
-    r"^JobId=\d{1,18} ArrayJobId=(\d{1,18}) ArrayTaskId=\S+ ArrayTaskThrottle=(\d{1,9}) ", re.MULTILINE
+    r"^JobId=\d{1,18} ArrayJobId=(\d{1,18}) ArrayTaskId=\S+ ArrayTaskThrottle=([1-9]\d{0,8}) ", re.MULTILINE
 )
 _HELD = re.compile(r" Nodes=\S+ CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
 
