@@ -26,7 +26,7 @@ from slurm_hadar.model import (
 )
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
-from slurm_hadar.policies.toolkit.admission import refusals, within_bounds
+from slurm_hadar.policies.toolkit.admission import _Booking, refusals, within_bounds
 
 POLICIES = ["hadar", "hadare", "asrpt", "gavel_las", "tiresias", "allox", "srtf", "fifo"]
 SPEEDS = {"v100": Speed(4.0), "k80": Speed(1.0)}
@@ -315,3 +315,25 @@ def test_many_nodes_with_gpus_and_no_cpus_do_not_hide_those_with_both(policy: st
     plan = registry.get(policy).allocate(snapshot)
 
     assert len(plan.placements) == 28 and refusals(snapshot, plan) == []
+
+
+def test_what_nodes_lack_is_looked_up_once_for_jobs_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 jobs of two kinds wait, and 20 nodes have GPUs free but not the CPUs: jobs times nodes would be 6,000."""
+    nodes = tuple(Node(f"n{i:02d}", {"v100": 1}, cpus=2) for i in range(20))
+    jobs = tuple(job(f"a{i}", needs=Needs(cpus=4.0 + i % 2)) for i in range(300))
+    looked: list[str] = []
+    lacking = _Booking.lacking
+
+    def counted(booking: _Booking, one: Job, node: Node, gpus: int) -> str | None:
+        looked.append(node.name)
+        return lacking(booking, one, node, gpus)
+
+    monkeypatch.setattr(_Booking, "lacking", counted)
+
+    plan = registry.get("fifo").allocate(Snapshot(1000.0, nodes, jobs))
+
+    assert not plan.placements and {w.why for w in plan.waits.values()} == {
+        "4 CPUs are not free on n19",
+        "5 CPUs are not free on n19",
+    }
+    assert len(looked) <= 5 * len(nodes)  # as planned, and for each kind beside who was booked, and were nobody there
