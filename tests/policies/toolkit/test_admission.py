@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slurm_hadar.model import (
@@ -249,6 +249,28 @@ def test_no_plan_is_over_any_bound(snapshot: Snapshot, policy: str) -> None:
     assert refusals(snapshot, plan) == []
     assert check_plan(snapshot, plan) == []
     assert not [j for j in plan.placements if snapshot.job[j].blocked and not snapshot.job[j].running]
+
+
+@given(snapshots(), st.sampled_from(POLICIES), st.data())
+def test_beside_who_is_left_alone_nobody_is_planned_that_has_no_room(
+    snapshot: Snapshot, policy: str, data: st.DataObject
+) -> None:
+    """Of what runs some is left where it is, and the others are planned: together they fit, if what ran did."""
+    jobs = [replace(j, needs=replace(j.needs, cpus=max(1.0, j.needs.cpus))) for j in snapshot.jobs]
+    snapshot = replace(cluster(*jobs), nodes=tuple(replace(n, cpus=n.cpus or 10) for n in snapshot.nodes))
+    run = {j.job_id: j.placement for j in jobs if j.running}
+    anew = snapshot.with_jobs([replace(j, state=JobState.PENDING, placement=Placement()) for j in jobs])
+    assume(run and not refusals(anew, Plan("runs", run)))
+    alone = data.draw(st.sets(st.sampled_from(sorted(run)), min_size=1))
+
+    left = snapshot.without(dict.fromkeys(alone, "so"))
+    plan = registry.get(policy).allocate(left)
+
+    together = {**plan.placements, **{j: run[j] for j in alone}}
+    assert check_plan(left, plan) == [] and refusals(snapshot, replace(plan, placements=together)) == []
+    for node, before in zip(left.nodes, snapshot.nodes, strict=True):
+        assert (node.cpus or 0) <= (before.cpus or 0) and (node.memory_bytes or 0) <= (before.memory_bytes or 0)
+    assert snapshot.without({}) == snapshot
 
 
 @given(st.data())
