@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slurm_hadar.model.gpus import EMPTY, Node, Partition, Placement, Tenant
+from slurm_hadar.model.gpus import EMPTY, Node, Partition, Placement
 from slurm_hadar.model.job import Job, Quota
 
 __all__ = ["Company", "Kept", "Pairing", "Plan", "Snapshot", "Tier", "Wait"]
@@ -108,25 +109,37 @@ class Snapshot:
                 if one in reasons and other is not None:
                     reasons.setdefault(other, f"shares its GPU with job {one}, which is left alone")
         jobs = [replace(j, pinned=reasons[j.job_id]) if j.job_id in reasons else j for j in self.jobs]
-        held: dict[str, dict[str, int]] = {}
-        tenants: dict[str, set[Tenant]] = {}
+        nodes = dict(self.node)
         for job in self.jobs:
-            if job.job_id in reasons and job.steerable and job.host is None:
-                for node, gpu_type, n in job.held.items():
-                    on_node = held.setdefault(node, {})
-                    on_node[gpu_type] = on_node.get(gpu_type, 0) + n
-                    tenants.setdefault(node, set()).update([job.tenant] if self.has_tenants else ())
-        nodes = tuple(
-            replace(
-                n,
-                taken={t: n.taken.get(t, 0) + held[n.name].get(t, 0) for t in {*n.taken, *held[n.name]}},
-                tenants=n.tenants | tenants[n.name],
-            )
-            if n.name in held
-            else n
-            for n in self.nodes
-        )
-        return replace(self, jobs=tuple(jobs), nodes=nodes)
+            if job.job_id in reasons and job.steerable:
+                held = job.held.as_dict() if job.host is None else {}  # a guest's GPUs are its host's
+                tenants = [job.tenant] if self.has_tenants else []
+                for name, counts in job.placement.shares:
+                    if (node := nodes.get(name)) is not None:
+                        taken = {t: node.taken.get(t, 0) + n for t, n in held.get(name, {}).items()}
+                        there = replace(node, taken={**node.taken, **taken}, tenants=node.tenants.union(tenants))
+                        nodes[name] = _beside(there, job, sum(n for _, n in counts)) if job.running else there
+        return replace(self, jobs=tuple(jobs), nodes=tuple(nodes.values()))
+
+
+def _beside(node: Node, job: Job, gpus: int) -> Node:
+    """The node with what it has beside GPUs for others, once a running job that has so many GPUs there is to stay."""
+    asked = job.needs.cpus_for(gpus)
+    cpus, memory = node.cpus_given(asked), asked * job.needs.memory_per_cpu
+    if job.needs.exclusive:  # it has all of them, whatever it asked for
+        cpus = memory = math.inf
+    partitions = job.partition.split(",")
+    return replace(
+        node,
+        cpus=None if node.cpus is None else _less(node.cpus, cpus),
+        memory_bytes=None if node.memory_bytes is None else _less(node.memory_bytes, memory),
+        shared=True,
+        partition_cpus={p: _less(n, cpus) if p in partitions else n for p, n in node.partition_cpus.items()},
+    )
+
+
+def _less(count: int, taken: float) -> int:
+    return int(max(0, count - taken))
 
 
 @dataclass(frozen=True, slots=True)

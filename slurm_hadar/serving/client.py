@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from slurm_hadar.errors import ServingError
-from slurm_hadar.serving.tensors import DATATYPES, JSON_BYTES, NAMES, as_bytes, as_json, of_bytes, unmasked
+from slurm_hadar.serving.tensors import DATATYPES, JSON_BYTES, NAMES, as_bytes, as_json, of_bytes, of_json, unmasked
 
 __all__ = ["InferAnswer", "ServingClient", "binary_body", "outputs_of", "request_body", "trace_of"]
 
@@ -146,7 +146,7 @@ class ServingClient:
         body, json_bytes = binary_body(inputs, application, deadline_ms, late_costs)
         path = f"/v2/models/{quote(model, safe='')}/infer"
         told, data = self._ask("POST", path, body, {JSON_BYTES: str(json_bytes)})
-        return InferAnswer(outputs_of(told, data), told["parameters"])
+        return InferAnswer(outputs_of(told, data), told.get("parameters", {}))
 
     def metadata(self, model: str) -> dict[str, Any]:
         found: dict[str, Any] = self._told(f"/v2/models/{quote(model, safe='')}")
@@ -208,10 +208,17 @@ class ServingClient:
 
 
 def outputs_of(told: Mapping[str, Any], data: memoryview) -> dict[str, Any]:
-    """The arrays of an answer, which may be written to."""
+    """The arrays of an answer, which may be written to. Raises ServingError for what is none."""
     outputs, begin = {}, 0
-    for tensor in told["outputs"]:
-        end = begin + tensor["parameters"]["binary_data_size"]
-        outputs[tensor["name"]] = of_bytes(data[begin:end], tensor["datatype"], tensor["shape"]).copy()
-        begin = end
+    try:
+        for tensor in told["outputs"]:
+            name, datatype, shape = tensor["name"], tensor["datatype"], tensor["shape"]
+            size = (tensor.get("parameters") or {}).get("binary_data_size")
+            if size is None:
+                outputs[name] = of_json(tensor["data"], datatype, shape)
+            else:
+                outputs[name] = of_bytes(data[begin : begin + size], datatype, shape).copy()
+                begin += size
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise ServingError(f"the answer is none of the Open Inference Protocol: {error!r}") from error
     return outputs

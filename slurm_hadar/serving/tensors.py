@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DATATYPES", "JSON_BYTES", "NAMES", "as_bytes", "as_json", "fitted", "of_bytes", "unmasked"]
+__all__ = ["DATATYPES", "JSON_BYTES", "NAMES", "as_bytes", "as_json", "fitted", "of_bytes", "of_json", "unmasked"]
 
 #: BYTES is not served
 DATATYPES: Mapping[str, Any] = {
@@ -55,6 +55,11 @@ def of_bytes(data: Any, datatype: str, shape: Sequence[int]) -> Any:
     not copied. Raises ValueError for another number of bytes."""
     kind = np.dtype(DATATYPES[datatype])
     return np.frombuffer(data, kind.newbyteorder("<")).astype(kind, copy=False).reshape(shape)
+
+
+def of_json(data: Any, datatype: str, shape: Sequence[int]) -> Any:
+    """The array that :func:`as_json` was given. Raises TypeError or ValueError for what cannot be one."""
+    return np.array(data, DATATYPES[datatype]).reshape(shape)
 
 
 def unmasked(value: Any) -> Any:

@@ -188,6 +188,43 @@ def test_binary_tensors_come_back_bit_by_bit(data: st.DataObject) -> None:
     assert (found["y"].dtype, found["y"].shape, found["y"].tobytes()) == (kind, tuple(shape), array.tobytes())
 
 
+def test_an_answer_without_binary_data_is_read_by_its_json() -> None:
+    """As a server may give that does not know the extension."""
+    array = np.array([[1.5, np.nan], [-2.0, 0.0]], np.float32)
+    answer = json.loads(b"".join(encode_in_pieces(INFO, "", {"y": array}, dict, frozenset())))
+
+    found = outputs_of(answer, memoryview(b""))["y"]
+
+    assert found.dtype == np.float32 and np.array_equal(found, array, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ([], "TypeError"),
+        ({}, "KeyError('outputs')"),
+        ({"outputs": ["y"]}, "TypeError"),
+        ({"outputs": [{"name": "y", "datatype": "INT8", "shape": [1]}]}, "KeyError('data')"),
+        ({"outputs": [{"name": "y", "datatype": "INT8", "shape": [2], "data": [1]}]}, "ValueError"),
+        ({"outputs": [{"name": "y", "datatype": "INT8", "shape": [1], "data": [1 << 80]}]}, "OverflowError"),
+        ({"outputs": [{"name": "y", "datatype": "BYTES", "shape": [1], "data": ["a"]}]}, "KeyError('BYTES')"),
+        (
+            {"outputs": [{"name": "y", "datatype": "INT8", "shape": [2], "parameters": {"binary_data_size": 2}}]},
+            "Value",
+        ),
+        (
+            {"outputs": [{"name": "y", "datatype": "INT8", "shape": [1], "parameters": {"binary_data_size": "1"}}]},
+            "Type",
+        ),
+    ],
+)
+def test_an_answer_that_is_none_is_told_of_in_a_line(answer: Any, why: str) -> None:
+    with pytest.raises(ServingError, match=re.escape(why)) as told:
+        outputs_of(answer, memoryview(b"1"))
+
+    assert "\n" not in str(told.value)
+
+
 def _sent(array: Any, info: ModelInfo) -> tuple[bytes, ModelInfo, int]:
     body, json_bytes = binary_body({"x": array})
     return body, info, json_bytes

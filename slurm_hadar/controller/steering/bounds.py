@@ -326,18 +326,13 @@ class QuotaBook:
     def _limits_of(self, job: SlurmJob) -> Iterator[Limit]:
         if not self._by_scope:
             return
-        account, qos = job.account, job.qos
         scopes: list[tuple[str, ...]] = [
-            ("qos", qos),
-            ("qos-user", qos, str(job.uid)),
-            ("qos-account", qos, account),
-            ("user", account, job.user),
+            ("qos", job.qos),
+            ("qos-user", job.qos, str(job.uid)),
+            ("qos-account", job.qos, job.account),
+            ("user", job.account, job.user),
+            *(("account", account) for account in self.state.bounds.accounts_of(job)),
         ]
-        for _ in range(64):  # no tree of accounts is so deep
-            scopes.append(("account", account))
-            account = self.state.bounds.parents.get(account, "")
-            if not account:
-                break
         for scope in scopes:
             yield from self._by_scope.get(scope, ())
 

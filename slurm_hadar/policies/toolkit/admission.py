@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slurm_hadar.model import Job, JobState, Node, Placement, Plan, Snapshot, Tenant, Tier, Wait
+from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Tenant, Tier, Wait
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.tenants import kept_apart, settled, unwelcome
@@ -207,14 +207,14 @@ def _without(
         snapshot = kept_apart(snapshot, booking.tenants, kept_off)
     spent = {r.quota: r.words for r in booking.refused if r.quota is not None}
     tight = sorted({r.node for r in booking.refused if r.node is not None and not r.apart})
-    refused, full = {r.job_id: r for r in booking.refused}, _Full(booking)
+    refused, full = {r.job_id: r for r in booking.refused}, _Full(booking, booking.nodes.values())
     jobs = []
     for job in _kept_off(snapshot, tight, waits, kept_off) if tight else snapshot.jobs:
         refusal = refused.get(job.job_id)
         if refusal is not None and job.running:
             jobs.append(replace(job, unmovable=job.unmovable or refusal.words))
         elif refusal is not None and refusal.node is not None:
-            jobs.append(_closed(snapshot, job, full.beside(job).union((refusal.node,))))
+            jobs.append(_closed(snapshot, job, {*full.of(job), refusal.node}))
             kept_off[job.job_id] = refusal.words
         elif refusal is not None and (smaller := _smaller(job, booking.left)) is not None:
             jobs.append(smaller)
@@ -234,19 +234,17 @@ def _without(
 def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait], kept_off: dict[str, str]) -> Iterator[Job]:
     """The jobs, each that waits without those of the ``tight`` nodes that have no room for it even if nobody else gets
     any of them. One that is left with no node goes into ``waits``."""
-    empty = _Booking({}, snapshot.node, {})
+    full = _Full(_Booking({}, snapshot.node, {}), [snapshot.node[name] for name in tight])
+    known: dict[tuple[object, ...], tuple[Form, str]] = {}  # most jobs are alike
     for job in snapshot.jobs:
         words = ""
         if job.steerable and not job.running:
-            least = _least(job)
-            for name in tight:
-                node = snapshot.node[name]
-                lacking = empty.lacking(job, node, least) if job.form.admits_node(name) else None
-                if lacking:
-                    if not words or any(map(job.form.admits_type, node.gpus)):
-                        words = f"{lacking} on {name}"
-                    job = _closed(snapshot, job, (name,))
+            key = (_taking(job), job.form)
+            if key not in known:
+                known[key] = _narrowed(snapshot, job, full.of(job))
+            form, words = known[key]
         if words:
+            job = replace(job, form=form)
             kept_off[job.job_id] = words
         if words and not job.form.nodes:
             waits[job.job_id] = Wait(Tier.TRANSIENT, words)
@@ -254,20 +252,36 @@ def _kept_off(snapshot: Snapshot, tight: list[str], waits: dict[str, Wait], kept
             yield job
 
 
+def _narrowed(snapshot: Snapshot, job: Job, full: Mapping[str, str]) -> tuple[Form, str]:
+    """The job's form without these nodes, and what one of them lacks, if there is such with GPUs that it accepts."""
+    closed = [name for name in full if job.form.admits_node(name)]
+    if not closed:
+        return job.form, ""
+    telling = [name for name in closed if any(map(job.form.admits_type, snapshot.node[name].gpus))] or closed[:1]
+    return _closed(snapshot, job, closed).form, f"{full[telling[-1]]} on {telling[-1]}"
+
+
 @dataclass
 class _Full:
-    """The nodes that have no room beside those who were booked, for jobs that take alike of a node."""
+    """Which of the nodes have no room beside those who were booked, worked out once for jobs that take alike."""
 
     booking: _Booking
-    known: dict[tuple[object, ...], frozenset[str]] = field(default_factory=dict)
+    nodes: Collection[Node]
+    known: dict[tuple[object, ...], dict[str, str]] = field(default_factory=dict)
 
-    def beside(self, job: Job) -> frozenset[str]:
-        needs, least = job.needs, _least(job)
-        key = (needs.cpus, needs.cpus_per_gpu, needs.memory_per_cpu, needs.exclusive, job.partition, least)
+    def of(self, job: Job) -> Mapping[str, str]:
+        """What each of them has too little of for the job, in words."""
+        key = _taking(job)
         if key not in self.known:
-            nodes = self.booking.nodes.values()
-            self.known[key] = frozenset(n.name for n in nodes if self.booking.lacking(job, n, least))
+            lacking = ((n.name, self.booking.lacking(job, n, _least(job))) for n in self.nodes)
+            self.known[key] = {name: words for name, words in lacking if words}
         return self.known[key]
+
+
+def _taking(job: Job) -> tuple[object, ...]:
+    """All that tells whether a node has room for the job."""
+    needs = job.needs
+    return (needs.cpus, needs.cpus_per_gpu, needs.memory_per_cpu, needs.exclusive, job.partition, _least(job))
 
 
 def _least(job: Job) -> int:

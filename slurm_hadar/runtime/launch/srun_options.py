@@ -14,23 +14,42 @@ LONE_OPTIONS = frozenset((
     "quit-on-interrupt", "reboot", "requeue", "resv-ports", "send-libs", "share", "spread-job", "test-only",
     "unbuffered", "usage", "use-min-nodes", "verbose", "version", "wait-for-children", "whole", "x11",
 ))  # fmt: skip
+# those that take a value: with the others, what tells whether a beginning of a name is one option's alone
+VALUED_OPTIONS = frozenset((
+    "accel-bind", "account", "acctg-freq", "bb", "bbf", "bcast-exclude", "begin", "chdir", "cluster",
+    "cluster-constraint", "clusters", "comment", "compress", "constraint", "container", "context", "core-spec",
+    "cores-per-socket", "cpu-bind", "cpu-freq", "cpu_bind", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot",
+    "dependency", "distribution", "epilog", "error", "exclude", "export", "extra-node-info", "gid", "gpu-bind",
+    "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "het-group", "hint",
+    "input", "job-name", "jobid", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu",
+    "mem-per-gpu", "mincpus", "mpi", "msg-timeout", "network", "nodefile", "nodelist", "nodes", "ntasks",
+    "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket", "ntasks-per-tres", "open-mode",
+    "output", "pack-group", "partition", "power", "prefer", "priority", "profile", "prolog", "qos", "relative",
+    "reservation", "signal", "slurmd-debug", "sockets-per-node", "switches", "task-epilog", "task-prolog",
+    "tasks-per-node", "thread-spec", "threads", "threads-per-core", "time", "time-min", "tmp", "uid", "wait", "wckey",
+))  # fmt: skip
 LONE_LETTERS = "EHIKOQRVXZhkluvs"
 OPTIONAL_LETTERS = "IKks"  # a value of theirs stands in the same word
 _LONG = {"n": "ntasks", "N": "nodes", "m": "distribution", "w": "nodelist", "x": "exclude", "r": "relative",
          "F": "nodefile"}  # fmt: skip
+_SAME = {"tasks-per-node": "ntasks-per-node"}
 
 
 def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """(srun's options, the command), split at ``--`` or else where srun itself would see the command begin."""
+    """(srun's options, long ones by their whole names, the command), split at ``--`` or else where srun itself would
+    see the command begin."""
+    options: list[str] = []
     index = 0
     while index < len(arguments):
-        word = arguments[index]
+        word = _whole(arguments[index])
         if word == "--":
-            return arguments[:index], arguments[index + 1 :]
+            return options, arguments[index + 1 :]
         if not word.startswith("-") or word == "-":
-            return arguments[:index], arguments[index:]
-        index += 2 if _takes_next(word) else 1
-    return arguments, []
+            return options, arguments[index:]
+        after = index + (2 if _takes_next(word) else 1)
+        options += [word, *arguments[index + 1 : after]]
+        index = after
+    return options, []
 
 
 def values(options: list[str]) -> Iterator[tuple[str, str]]:
@@ -66,6 +85,16 @@ def without(options: list[str], names: Collection[str]) -> list[str]:
             kept += options[index:after]
         index = after
     return kept
+
+
+def _whole(word: str) -> str:
+    """A long option of which there is only so much as no other begins with, as srun takes it."""
+    name, equals, value = word[2:].partition("=")
+    known = LONE_OPTIONS | VALUED_OPTIONS
+    if not word.startswith("--") or not name:
+        return word
+    meant = [name] if name in known else [one for one in known if one.startswith(name)]
+    return f"--{_SAME.get(meant[0], meant[0])}{equals}{value}" if len(meant) == 1 else word
 
 
 def _takes_next(word: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import pickle
 import sys
@@ -41,6 +42,7 @@ _WITHIN_A_GENERATOR = (
     "the place in the DataLoader that the generator given as loader= goes through (give the DataLoader itself: the "
     "loop begins its next epoch by itself)"
 )
+_OF_OTHERS = ("parameters", "param_groups")  # than schedulers: models and optimizers have them
 _SHARE = 0.05  # of the time, at most, where saves follow each other closely
 _LARGE, _LOOKED_AT = 1 << 20, 1 << 16  # of a model that was not given: elements of a tensor, and of what is looked at
 
@@ -366,13 +368,20 @@ def _state_of(generator: Any) -> bytes:
     return pickle.dumps(state)
 
 
-def _parts_of(one: Any) -> Iterator[Any]:
+def _parts_of(one: Any) -> list[Any]:
     """The schedulers that a scheduler is made of, or whose state it gives as its own, as those of Accelerate do."""
-    for part in getattr(one, "_schedulers", ()):
-        yield from (part, *_parts_of(part))
-    wrapped: Any = vars(one).get("scheduler") if hasattr(one, "__dict__") else None
-    if hasattr(wrapped, "state_dict") and one.state_dict() == wrapped.state_dict():
-        yield from (wrapped, *_parts_of(wrapped))
+    found = [one]
+    for outer in found:  # which grows meanwhile
+        parts: list[Any] = []
+        with contextlib.suppress(Exception):  # whatever a script's objects think of being looked at
+            parts += vars(outer).get("_schedulers", ())
+        with contextlib.suppress(Exception):  # of arrays it is not known whether they are equal
+            inner = vars(outer).get("scheduler")
+            is_other = any(hasattr(outer, name) for name in _OF_OTHERS)
+            if inner is not None and not is_other and outer.state_dict() == inner.state_dict():
+                parts.append(inner)
+        found += [part for part in parts if all(part is not known for known in found)]
+    return found[1:]
 
 
 def _going_on() -> Iterable[tuple[Any, Any]]:

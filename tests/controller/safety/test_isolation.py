@@ -17,7 +17,7 @@ from slurm_hadar.controller.safety.culprits import find_culprits
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.controller.steering.rules import form_of
 from slurm_hadar.errors import StoreError
-from slurm_hadar.model import Form, Job, JobState, Node, Placement, Plan, Snapshot, Tier, Wait
+from slurm_hadar.model import Form, Job, JobState, Needs, Node, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.baselines.fifo import Fifo
 from slurm_hadar.service.metrics import Metrics
@@ -177,6 +177,25 @@ def test_what_a_job_that_is_left_out_holds_is_taken() -> None:
     left = Snapshot(0.0, (Node("n", {"v100": 4}, {"v100": 1}),), (job,)).without({"1": "so"})
 
     assert left.node["n"].taken == {"v100": 3} and left.job["1"].pinned == "so" and not left.steerable_jobs
+
+
+@pytest.mark.parametrize(
+    ("needs", "cpus", "memory", "of_partition"),
+    [(Needs(1.0, 1.0, 2.0), 12, 94, 4), (Needs(exclusive=True), 0, 0, 0)],
+    ids=["some", "whole node"],
+)
+def test_what_it_holds_beside_gpus_is_taken_too(needs: Needs, cpus: int, memory: int, of_partition: int) -> None:
+    """3 CPUs for its two GPUs, of which there are pairs, and their memory; or all of the node."""
+    at = Placement.of({"n": {"v100": 2}})
+    job = Job("1", Form(2), partition="a", state=JobState.RUNNING, placement=at, needs=needs)
+    node = Node("n", {"v100": 4}, cpus=16, memory_bytes=100, partition_cpus={"a": 8, "b": 8}, cpu_step=2)
+
+    left = Snapshot(0.0, (node, replace(node, name="m")), (job,)).without({"1": "so"})
+
+    found = left.node["n"]
+    assert (found.cpus, found.memory_bytes, found.shared) == (cpus, memory, True)
+    assert found.partition_cpus == {"a": of_partition, "b": 8}
+    assert left.node["m"] == replace(node, name="m")
 
 
 def test_the_brake_lets_go_by_itself() -> None:

@@ -86,6 +86,12 @@ def test_every_limit_that_binds_a_job_is_drawn_from() -> None:
     assert "account top" in one.quotas["account top jobs"].words
 
 
+def test_a_limit_binds_once_where_accounts_go_round_in_a_circle() -> None:
+    one = bounds(limits=(Limit(("account", "lab"), "jobs", 5, 0),), parents={"lab": "top", "top": "lab"})
+
+    assert [d.quota for d in one.needs(job(), RECORD).draws] == ["account lab jobs"]
+
+
 def test_who_asks_for_more_than_a_limit_allows_never_starts() -> None:
     """However few run; an elastic job may be small enough."""
     scope = ("qos-user", "small", "1001")

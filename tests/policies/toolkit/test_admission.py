@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from slurm_hadar.model import (
@@ -26,7 +26,7 @@ from slurm_hadar.model import (
 )
 from slurm_hadar.policies import registry
 from slurm_hadar.policies.check import check_plan
-from slurm_hadar.policies.toolkit.admission import refusals, within_bounds
+from slurm_hadar.policies.toolkit.admission import _Booking, refusals, within_bounds
 
 POLICIES = ["hadar", "hadare", "asrpt", "gavel_las", "tiresias", "allox", "srtf", "fifo"]
 SPEEDS = {"v100": Speed(4.0), "k80": Speed(1.0)}
@@ -251,6 +251,28 @@ def test_no_plan_is_over_any_bound(snapshot: Snapshot, policy: str) -> None:
     assert not [j for j in plan.placements if snapshot.job[j].blocked and not snapshot.job[j].running]
 
 
+@given(snapshots(), st.sampled_from(POLICIES), st.data())
+def test_beside_who_is_left_alone_nobody_is_planned_that_has_no_room(
+    snapshot: Snapshot, policy: str, data: st.DataObject
+) -> None:
+    """Of what runs some is left where it is, and the others are planned: together they fit, if what ran did."""
+    jobs = [replace(j, needs=replace(j.needs, cpus=max(1.0, j.needs.cpus))) for j in snapshot.jobs]
+    snapshot = replace(cluster(*jobs), nodes=tuple(replace(n, cpus=n.cpus or 10) for n in snapshot.nodes))
+    run = {j.job_id: j.placement for j in jobs if j.running}
+    anew = snapshot.with_jobs([replace(j, state=JobState.PENDING, placement=Placement()) for j in jobs])
+    assume(run and not refusals(anew, Plan("runs", run)))
+    alone = data.draw(st.sets(st.sampled_from(sorted(run)), min_size=1))
+
+    left = snapshot.without(dict.fromkeys(alone, "so"))
+    plan = registry.get(policy).allocate(left)
+
+    together = {**plan.placements, **{j: run[j] for j in alone}}
+    assert check_plan(left, plan) == [] and refusals(snapshot, replace(plan, placements=together)) == []
+    for node, before in zip(left.nodes, snapshot.nodes, strict=True):
+        assert (node.cpus or 0) <= (before.cpus or 0) and (node.memory_bytes or 0) <= (before.memory_bytes or 0)
+    assert snapshot.without({}) == snapshot
+
+
 @given(st.data())
 def test_whatever_a_policy_plans_the_last_word_keeps_the_contract(data: st.DataObject) -> None:
     """One that looks at GPUs alone, and plans anew at random in each try."""
@@ -315,3 +337,25 @@ def test_many_nodes_with_gpus_and_no_cpus_do_not_hide_those_with_both(policy: st
     plan = registry.get(policy).allocate(snapshot)
 
     assert len(plan.placements) == 28 and refusals(snapshot, plan) == []
+
+
+def test_what_nodes_lack_is_looked_up_once_for_jobs_that_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 jobs of two kinds wait, and 20 nodes have GPUs free but not the CPUs: jobs times nodes would be 6,000."""
+    nodes = tuple(Node(f"n{i:02d}", {"v100": 1}, cpus=2) for i in range(20))
+    jobs = tuple(job(f"a{i}", needs=Needs(cpus=4.0 + i % 2)) for i in range(300))
+    looked: list[str] = []
+    lacking = _Booking.lacking
+
+    def counted(booking: _Booking, one: Job, node: Node, gpus: int) -> str | None:
+        looked.append(node.name)
+        return lacking(booking, one, node, gpus)
+
+    monkeypatch.setattr(_Booking, "lacking", counted)
+
+    plan = registry.get("fifo").allocate(Snapshot(1000.0, nodes, jobs))
+
+    assert not plan.placements and {w.why for w in plan.waits.values()} == {
+        "4 CPUs are not free on n19",
+        "5 CPUs are not free on n19",
+    }
+    assert len(looked) <= 5 * len(nodes)  # as planned, and for each kind beside who was booked, and were nobody there

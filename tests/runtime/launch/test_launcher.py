@@ -314,6 +314,31 @@ def test_the_command_is_found_without_dashes(arguments: list[str], options: list
 
 
 @pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--ntasks-per-n=1"], ["--ntasks-per-node=1"]),
+        (["--ntasks-per-n", "1"], ["--ntasks-per-node", "1"]),
+        (["--tasks-per-node=1"], ["--ntasks-per-node=1"]),
+        (["--het-g=0", "--overl"], ["--het-group=0", "--overlap"]),
+        (["--lab", "-n2"], ["--label", "-n2"]),
+        (["--wait=5", "--mem", "4G"], ["--wait=5", "--mem", "4G"]),  # though others begin so
+        (["--node=1"], ["--node=1"]),  # srun refuses it: three begin so
+        (["--of-a-later-slurm=1"], ["--of-a-later-slurm=1"]),
+    ],
+)
+def test_options_may_be_shortened_as_for_srun(given: list[str], meant: list[str]) -> None:
+    for rest in (["true", "--lab"], ["--", "--lab", "true"]):
+        assert split_command([*given, *rest]) == (meant, rest[rest[0] == "--" :])
+
+
+def test_what_is_said_of_tasks_in_short_stands(fakes: Fakes, env: dict[str, str]) -> None:
+    """And is not overridden by the tasks of the allocation."""
+    run(env, "--ntasks-per-n=1", "--lab", "true")
+
+    assert fakes.calls("srun")[0]["argv"][1:] == ["--ntasks-per-node=1", "--label", "--", "true"]
+
+
+@pytest.mark.parametrize(
     ("shown", "facts"),
     [
         ("1 |when |8 |/a b |hadar:model=x |", JobFacts(1, "when", 8, Path("/a b"), "hadar:model=x")),

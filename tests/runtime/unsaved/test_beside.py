@@ -61,6 +61,35 @@ for i in train(also={"loader": loader}):
     except StopIteration: batches = iter(loader); x, = next(batches)
     step(x)
 """,
+    "a scheduler within one that gives its state as its own": """
+class Outer:
+    def __init__(self, inner): self.scheduler = inner
+    def step(self): self.scheduler.step()
+    def state_dict(self): return self.scheduler.state_dict()
+    def load_state_dict(self, state): self.scheduler.load_state_dict(state)
+outer = Outer(Outer(torch.optim.lr_scheduler.StepLR(optimizer, 5)))
+for i in train(scheduler=outer): step(torch.ones(2, 3)); outer.step()
+""",
+    "states of arrays, which cannot be told to be equal": """
+class Counts:
+    def __init__(self): self.seen = np.zeros(3)
+    def step(self): self.seen += 1
+    def state_dict(self): return {"seen": self.seen.copy()}
+    def load_state_dict(self, state): self.seen = state["seen"]
+class Outer(Counts):
+    def __init__(self): self.scheduler = Counts()
+    def state_dict(self): return self.scheduler.state_dict()
+outer = Outer()
+for i in train(scheduler=outer): step(torch.ones(2, 3)); outer.scheduler.step()
+""",
+    "a scheduler that is its own": """
+class Own:
+    def __init__(self): self.scheduler = self
+    def step(self): pass
+    def state_dict(self): return {}
+    def load_state_dict(self, state): pass
+for i in train(scheduler=Own()): step(torch.ones(2, 3))
+""",
     "the first epoch of workers that are kept": """
 class Stream(IterableDataset):
     def __iter__(self): return iter(torch.randn(99, 3))
