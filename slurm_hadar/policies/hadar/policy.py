@@ -63,8 +63,8 @@ class Hadar(Policy):
         always).
     patience_s: in a queue that is too long to be planned, a job that could not be moved once started (``unmovable`` set
         while pending) may wait this long from its arrival for a faster type; 0 starts it on whatever is free.
-    overdue: with ``lookahead``, a job that has waited so many times its own run time goes before all others until it
-        ends (:mod:`slurm_hadar.policies.hadar.lookahead.overdue`); 0 = no such bound.
+    overdue: with ``lookahead``, a job that has waited so many times its own run time, and after which others have come,
+        goes before all others until it ends (:mod:`slurm_hadar.policies.hadar.lookahead.overdue`); 0 = no such bound.
     fill: with ``prices=round``, give GPUs that nobody wants at the price to jobs that can use them.
     effort: with ``prices=round``, how many states the dynamic programme looks at at most.
     """

@@ -65,8 +65,17 @@ def test_who_is_not_decided_about_does_not_wait(held: bool, job: Any, snapshot: 
 
 def test_its_owner_is_told(job: Any, running: Any, snapshot: Any) -> None:
     stays = running("9", {"a": {"v100": 1}}, unmovable="exempt")
-    seen = snapshot([wide(job, "1", arrival=0.0), stays], NODE, memory={"since": {"1": -1e6}})
+    seen = snapshot([wide(job, "1", arrival=0.0), stays], NODE, memory={"since": {"1": -1e6, "9": 0.0}})
     assert "(overdue)" in get("hadar").allocate(seen).waits["1"].why
+
+
+def test_where_nobody_has_come_since_lengths_decide(job: Any, snapshot: Any) -> None:
+    """The queue that was there before has an end."""
+    jobs = [wide(job, "1", arrival=0.0), *(job(str(n), steps=1e3, p100=None, k80=None) for n in range(2, 9))]
+    since = {one.job_id: -1e6 for one in jobs}
+    assert "1" not in get("hadar").allocate(snapshot(jobs, NODE, memory={"since": since})).placements
+    found = get("hadar").allocate(snapshot(jobs, NODE, memory={"since": since | {"8": -1e3}}))
+    assert set(found.placements) == {"1"}
 
 
 @pytest.mark.parametrize("bound", [0.0, 10.0])

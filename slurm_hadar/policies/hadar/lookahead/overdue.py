@@ -36,14 +36,15 @@ class Patience:
     @classmethod
     def of(cls, outlook: Outlook, most: float) -> Patience:
         """By the memory of the round before. ``most``: a job is overdue when it has waited so many times what it takes
-        alone, its start included; 0 = never. Those that are overdue longest go first, and stay it until they end: one
-        of them, or as many as need no more than a tenth of the GPUs."""
+        alone, its start included, and others have come since; 0 = never. Those that are overdue longest go first, and
+        stay it until they end: one of them, or as many as need no more than a tenth of the GPUs."""
         now, known = outlook.arena.snapshot.time, outlook.arena.snapshot.memory.get("since", {})
         since = np.array([known.get(job.job_id, now) for job in outlook.jobs], float)
         if not most:
             return cls(since, ())
         overdue = since + most * (outlook.best_s * outlook.grown + outlook.restart_s)
-        late = np.flatnonzero(overdue < now)
+        newest = max((*since.tolist(), *outlook.away(known).values()), default=now)
+        late = np.flatnonzero((overdue < now) & (since < newest))  # who came last has its turn anyway
         ran_s = np.array([outlook.jobs[row].attained_s / outlook.jobs[row].form.workers for row in late], float)
         late = late[overdue[late] + ran_s < now]
         late = late[np.argsort(overdue[late], kind="stable")]
