@@ -153,9 +153,10 @@ def train(
     store = store_here(directory, name, keep)
     link = Link(gang, resumable=store is not None)
     saver = Saver(store, gang, link, async_save) if store is not None else None
-    if saver is not None and gang.leads:
-        warn_of_what_cannot_be_loaded(parts["model"])
-        warn_of_what_cannot_be_saved(spec.state, plain)
+    if saver is not None:
+        if gang.leads:
+            warn_of_what_cannot_be_loaded(parts["model"])
+        warn_of_what_cannot_be_saved(parts, spec.state, plain, gang.leads)
     mine = [*(one for part in parts.values() for one in part.values()), spec.state, plain]
     beside = Beside.of(sys._getframe(1), mine, feed)  # noqa: SLF001 - what the script has where it calls this
     return Run(spec, SaveEvery(save_every_s, save_every_steps), link, saver, balance, beside)
@@ -463,7 +464,7 @@ class Run:
                     "first"
                 )
             for chance in here.chances(saved):
-                say(f"WARNING: {chance}. Seed it before it is drawn from, the same in every run of the job")
+                say(f"WARNING: {chance}. Seed it after the imports, before it is drawn from, the same in every run")
         self._drawn = saved.get("drawn", self._drawn)
         restore(self._parts, saved, found.path, advice, self.also, self._gang.leads)
         self.step = saved["step"]

@@ -3,6 +3,7 @@ their own. What they do stands in variables: PLAIN for one without a callback, E
 batch, or step, the run kills itself. They print JSON lines.
 """
 
+import copy
 import hashlib
 import json
 import logging
@@ -112,6 +113,26 @@ def stages() -> Any:
     return Stages()
 
 
+def average(base: type) -> Any:
+    """An average of the weights, which only this callback has."""
+
+    class Average(base):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            self.ema = copy.deepcopy(model)
+
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            for mean, weight in zip(self.ema.parameters(), model.parameters(), strict=True):
+                mean.data.lerp_(weight.data, 0.1)
+
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            self.on_train_begin(None, None, None, pl_module.net)
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+            self.on_step_end(None, None, None, pl_module.net)
+
+    return Average()
+
+
 class Resuming(DataLoader[Any]):
     """Says where it is, and begins there when told so, as torchdata's."""
 
@@ -166,6 +187,7 @@ def lightning_run() -> None:
     model = lightning_model()
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.LightningCallback(**options())]
     callbacks += [stages()] if "STAGES" in os.environ else []
+    callbacks += [average(lightning.Callback)] if "AVERAGE" in os.environ else []
     callbacks += searches() if "SEARCHES" in os.environ else []
     trainer = lightning.Trainer(
         accelerator="cpu",
@@ -279,6 +301,7 @@ def huggingface_run() -> None:
         **{"save_strategy": "no", "eval_strategy": "epoch", **json.loads(os.environ.get("TRAINER", "{}"))},
     )
     callbacks = [] if "PLAIN" in os.environ else [slurm_hadar.HuggingFaceCallback(**options())]
+    callbacks += [average(TrainerCallback)] if "AVERAGE" in os.environ else []
     trainer = Trainer(
         model,
         arguments,

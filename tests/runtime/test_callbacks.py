@@ -159,17 +159,73 @@ def test_callbacks_that_a_stop_changes_are_told_of(capsys: pytest.CaptureFixture
     assert "WARNING: Lightning's StochasticWeightAveraging" in capsys.readouterr().err
 
 
+def holding(net: Any) -> tuple[list[Any], list[Any]]:
+    """Callbacks of whose tensors nothing is lost, and those that lose an average."""
+    import torch
+    from lightning.pytorch import Callback
+
+    class Silent(Callback):
+        def __init__(self) -> None:
+            self.model, self.images, self.seen, self.features = net, [torch.ones(2, 2)], list[Any](), dict[str, Any]()
+
+        def turn(self) -> None:
+            self.last, self.grads = torch.randn(3), {n: torch.randn_like(p) for n, p in net.named_parameters()}
+            self.seen.append(self.last)
+            self.features["layer"] = self.last
+
+    class Average(Callback):
+        def __init__(self, mean: Any) -> None:
+            self.mean = mean
+
+        def turn(self) -> None:
+            if isinstance(self.mean, dict):
+                self.mean.update({n: torch.randn_like(p) for n, p in net.named_parameters()})
+            else:
+                self.mean[0].data.add_(1)
+
+    class Saved(Average):
+        def state_dict(self) -> dict[str, Any]:
+            return {"mean": self.mean}
+
+    class Hooked(Average):
+        def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None: ...
+
+    names = {n: torch.ones_like(p) for n, p in net.named_parameters()}
+    made = [[torch.ones(3)], torch.nn.ParameterList([torch.ones(3)]), names]
+    return [Silent(), Saved([torch.ones(3)]), Hooked([torch.ones(3)])], [Average(mean) for mean in made]
+
+
+def test_callbacks_that_hold_what_nobody_saves_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    """And no others: those with a state, and what refers to the trained model, stays as it is, or begins anew."""
+    import torch
+
+    from slurm_hadar.runtime.callbacks.lightning import _without_state
+    from slurm_hadar.runtime.callbacks.others import Others
+
+    net = torch.nn.Linear(3, 2)
+    silent, losing = holding(net)
+    others = Others("Do so")
+    for turn in range(12):
+        for one in [*silent, *losing]:
+            one.turn()
+        others.look(_without_state([*silent, *losing]), net, saving=turn > 7)
+    said = capsys.readouterr().err
+    assert said.count("back: mean of the callback Average. Do so\n") == said.count("WARNING") == len(losing)
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_told_to_end_it_saves_first(
     library: Any, job_env: dict[str, str], train: Callable[..., tuple[list[list[Line]], list[int], str]]
 ) -> None:
-    """A SIGTERM, as of scontrol requeue: the step is saved, and the process ends by it; no step is made twice."""
-    first = {"STOP": "9", "SIGNAL": "15", "PACE": "0.1", "SLURM_RESTART_COUNT": "0"}
+    """A SIGTERM, as of scontrol requeue: the step is saved, and the process ends by it; no step is made twice. What
+    another callback holds and nobody saves was told of before."""
+    first = {"STOP": "9", "SIGNAL": "15", "PACE": "0.1", "SLURM_RESTART_COUNT": "0", "AVERAGE": "1"}
     alone = elsewhere(job_env, "alone")
     (expected, cut, last), statuses, said = train(job_env, library, alone, first, {"SLURM_RESTART_COUNT": "1"})
 
     assert statuses == [0, -15, 0], said
-    assert "hadar: told to end (SIGTERM); step " in said
+    lost = said.index("hadar: WARNING: not saved, so a move or a restart sets it back: ema of the callback Average.")
+    assert lost < said.index("hadar: told to end (SIGTERM); step ") and said.count("WARNING: not saved") == 1
     batches = [[line["batch"] for line in run if "batch" in line] for run in (expected, cut, last)]
     assert batches[1] + batches[2] == batches[0] and len(batches[1]) > 9
     assert last[-1] == expected[-1]

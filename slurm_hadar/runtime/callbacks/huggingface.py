@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.runtime.batches.data import warm_up
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback, freeze, frozen_in
+from slurm_hadar.runtime.callbacks.others import Others
 from slurm_hadar.runtime.callbacks.shard import Place, Placed
 from slurm_hadar.runtime.checkpoint import files
 
@@ -29,6 +30,7 @@ __all__ = ["HuggingFaceCallback"]
 FOLDER = "huggingface"
 FINISHED = "finished"
 FROZEN = "frozen.pt"
+ADVICE = "Trainer saves no tensors of a callback. pin=yes in the job's comment has the job left alone"
 _REPLACED = ("_maybe_log_save_evaluate", "_run_epoch", "get_eval_dataloader")
 NEEDED = ("_maybe_log_save_evaluate", "_run_epoch", "_save_checkpoint", "_init_training_state", "_load_rng_state")
 
@@ -43,6 +45,7 @@ class _Hooks(CourseCallback):
     _epoch_over = False
     _placed: Placed | None = None
     _frozen: list[str] | None = None
+    _others: Others | None = None
 
     def _prepare(self) -> None:
         _teach_trainer()
@@ -71,6 +74,7 @@ class _Hooks(CourseCallback):
         self._due, self._epoch_over = None, False
         self._course = Course(self._options, FOLDER, saves=not searching)
         folder = self._course.find()
+        self._others = Others(ADVICE) if self._course.saves and self._course.gang.leads else None
         original = trainer._maybe_log_save_evaluate
 
         def log_save_evaluate(*args: Any, **kwargs: Any) -> Any:
@@ -116,6 +120,8 @@ class _Hooks(CourseCallback):
         ends = over or _whole(state.epoch) or (self._placed is not None and self._placed.pass_over)
         if self._course is None or (ends and not self._epoch_over):
             return
+        if self._others is not None:
+            self._others.look(_of_the_script(trainer), trainer.model, over or self._due is not None)
         due, self._due = self._due, None
         if over:
             self._course.end(state.global_step, lambda folder: self._write(trainer, folder, finished=True), due)
@@ -131,6 +137,12 @@ class _Hooks(CourseCallback):
         if self._course.gang.leads:
             files.write_object(folder / FROZEN, frozen_in(trainer.model))
         _write(trainer, folder, finished)
+
+
+def _of_the_script(trainer: Any) -> list[Any]:
+    """Its callbacks that are neither ours nor the library's own."""
+    callbacks = trainer.callback_handler.callbacks
+    return [c for c in callbacks if not isinstance(c, _Hooks) and type(c).__module__.split(".")[0] != "transformers"]
 
 
 def _keep_workers(trainer: Any) -> None:

@@ -25,6 +25,7 @@ from slurm_hadar.runtime.batches.data import warm_up
 from slurm_hadar.runtime.callbacks import finders
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback, freeze, frozen_in
 from slurm_hadar.runtime.callbacks.loader import Position, entered, positioned
+from slurm_hadar.runtime.callbacks.others import Others
 from slurm_hadar.runtime.checkpoint import files
 
 __all__ = ["LightningCallback"]
@@ -36,6 +37,7 @@ KEY = "slurm_hadar"
 INEXACT = {"ModelPruning", "StochasticWeightAveraging"}
 HYPER_PARAMETERS = {"hyper_parameters", "hparams_type", "datamodule_hyper_parameters", "datamodule_hparams_type"}
 FLAVOURS = ("lightning.pytorch", "pytorch_lightning")
+ADVICE = "Give its class state_dict() and load_state_dict(), by which Lightning saves it and gives it back"
 NOT_RESUMABLE = "You're resuming from a checkpoint that ended before the epoch ended"
 
 
@@ -54,6 +56,7 @@ class _Hooks(CourseCallback):
     _validated = True
     _after: dict[str, Any] | None = None
     _at_end: dict[str, Any] | None = None
+    _others: Others | None = None
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Claim the job's checkpoints; have the newest one loaded, whatever ``ckpt_path`` says."""
@@ -64,6 +67,7 @@ class _Hooks(CourseCallback):
         trainer.callbacks.insert(0, self)  # a save comes before other callbacks see the next batch
         self._step, self._due, self._start, self._loaded, self._finished = 0, None, None, None, False
         self._validated, self._after, self._at_end, self._loader = True, None, None, None
+        self._others = None
         if finders.searches_only(trainer):  # no training: nothing to resume, nothing to save
             self._course = None
             return
@@ -76,6 +80,7 @@ class _Hooks(CourseCallback):
             self._have_loaded(trainer, folder)
         if self._course.saves and self._course.gang.leads:
             _tell_of_callbacks(trainer)
+            self._others = Others(ADVICE)
         source = trainer.fit_loop._data_source
         source.dataloader = lambda: self._position(source)
 
@@ -171,6 +176,8 @@ class _Hooks(CourseCallback):
             if self._after is not None:  # between the batch that was fetched ahead and here Lightning draws, too
                 rng.restore(self._after, self._loader.generators())
             self._loaded = None
+        if self._others is not None:
+            self._others.look(_without_state(trainer.callbacks), pl_module, self._due is not None)
         if self._course is None or self._due is None:
             return
         due, self._due = self._due, None
@@ -243,6 +250,18 @@ def _tell_of_callbacks(trainer: Any) -> None:
             f"WARNING: Lightning's {name} does not go on as it was where a training is resumed in the midst of an "
             "epoch: a job that is moved ends with other weights. pin=yes in the job's comment has it left alone"
         )
+
+
+def _without_state(callbacks: list[Any]) -> list[Any]:
+    """Those of which Lightning saves nothing, but for ours, and what is told of in any case."""
+    bases = _bases()
+    saving = ("state_dict", "on_save_checkpoint")
+    return [
+        one
+        for one in callbacks
+        if type(one).__name__ not in INEXACT and not isinstance(one, _Hooks)
+        if all(any(getattr(type(one), name) is getattr(base, name) for base in bases) for name in saving)
+    ]
 
 
 def _in_force(trainer: Any, module: Any) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Conditions:
         for name, before in saved.get("drawn", {}).items():
             if self.drawn.get(name, before) != before:
                 yield (
-                    f"other numbers were drawn from {name} before train() than in the runs before: what has been split "
-                    "or shuffled by them is another now"
+                    f"other numbers were drawn from {name} before train() than in the runs before: if data were split "
+                    "or shuffled by them, they are so otherwise now (if only a library drew some when it was imported, "
+                    "nothing is lost)"
                 )

@@ -158,7 +158,7 @@ def _holder(value: Any, refused: str, path: str = "") -> tuple[str, str] | None:
         if f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}" == refused:
             return path or "it", refused
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    return next(filter(None, (_holder(v, refused, f"{path}.{key}" if path else str(key)) for key, v in inner)), None)
+    return next(filter(None, (_holder(v, refused, ".".join(filter(None, (path, str(key))))) for key, v in inner)), None)
 
 
 def unsafe_allowed() -> bool:

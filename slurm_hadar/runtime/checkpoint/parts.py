@@ -145,12 +145,28 @@ def warn_of_what_cannot_be_loaded(models: Mapping[str, Any]) -> None:
             )
 
 
-def warn_of_what_cannot_be_saved(state: dict[str, Any], plain: dict[str, Any]) -> None:
-    """Tell of it when the training begins: the first save may be that of a job which is told to end."""
+def warn_of_what_cannot_be_saved(
+    parts: Mapping[str, dict[str, Any]], state: dict[str, Any], plain: dict[str, Any], leads: bool
+) -> None:
+    """Tell of it when the training begins: the first save may be that of a job which is told to end. All workers call
+    this, since some objects agree with those of the others on their states."""
+    forms = {kind: {name: _form_of(one) for name, one in part.items()} for kind, part in parts.items()}
+    if not leads:
+        return
     try:
-        files.pickled({"state": state, "also": plain})
+        files.pickled({**forms, "state": state, "also": {**forms.get("also", {}), **plain}})
     except Exception as problem:  # whatever a user's object thinks of being pickled
         say(f"WARNING: no checkpoint can be written while that stays so: {reason_of(problem)}")
+
+
+def _form_of(one: Any) -> Any:
+    """Its state without tensors. A loader is not asked: it would begin an epoch, and so draw random numbers."""
+    if hasattr(type(one), "__iter__") and not hasattr(type(one), "named_parameters"):
+        return None
+    try:
+        return sharded.walk(one.state_dict(), lambda value, _path: 0 if hasattr(type(value), "is_cuda") else None)
+    except Exception:  # it is not ready to be asked
+        return None
 
 
 def _refuse_zero(part: Any) -> None:

@@ -23,7 +23,7 @@ from slurm_hadar.runtime.checkpoint import sharded
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
 from slurm_hadar.runtime.unsaved.liveness import live, named
 
-__all__ = ["Carried", "remedy"]
+__all__ = ["Carried", "Known", "leaves_within", "remedy", "sameness", "sums"]
 
 _SEVERAL = 2  # looks between which a variable has changed
 _WIDEST, _ENDS, _DEEPEST = 64, 16, 3  # of containers: those that are longer are looked at at both ends
@@ -99,14 +99,14 @@ class Carried:
         places = _places(*self._frames())
         if not first:
             places = {key: place for key, place in places.items() if key in self._seen and place.live is not False}
-        known = _Known(self.mine())
+        known = Known(self.mine())
         leaves = {key: known.without(_leaves(place)) for key, place in places.items()}
-        sums = _sums(leaves)
+        summed = sums(leaves)
         for key, place in places.items():
-            held, value = sums.get(key, {}), place.value
+            held, value = summed.get(key, {}), place.value
             size = len(value) if isinstance(value, _MUTABLE) else 0
             before = self._seen.get(key)
-            now = _Seen(_sameness(value), held, size, bool(held))
+            now = _Seen(sameness(value), held, size, bool(held))
             if before is not None:
                 now.held, now.changes, now.what = before.held, before.changes, before.what
                 if id(value) not in known.ids and _has_gone_on(before, now, place):
@@ -153,7 +153,7 @@ def _kind(value: Any) -> str:
     return next((kind.__name__ for kind in (dict, list, tuple, deque) if isinstance(value, kind)), "array")
 
 
-def _sameness(value: Any) -> Callable[[Any], bool]:
+def sameness(value: Any) -> Callable[[Any], bool]:
     """Tells whether another value is the same object, which is not kept."""
     try:
         kept = weakref.ref(value)
@@ -218,15 +218,16 @@ def _leaves(place: _Place) -> dict[str, Any]:
     filled what has a history of gradients is made anew in each turn."""
     all_of_it = place.sets or not isinstance(place.value, _MUTABLE)
     return {
-        path: one for path, one in _within("", place.value, 0) if all_of_it or getattr(one, "grad_fn", None) is None
+        path: one for path, one in leaves_within("", place.value) if all_of_it or getattr(one, "grad_fn", None) is None
     }
 
 
-def _within(path: str, value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+def leaves_within(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Tensors and arrays of more than one element that a value is or, if it is a container, holds."""
     if isinstance(value, (tuple, *_MUTABLE)):
         if depth < _DEEPEST:
             for key, inner in _some_of(value):
-                yield from _within(f"{path}.{key}", inner, depth + 1)
+                yield from leaves_within(f"{path}.{key}", inner, depth + 1)
     elif _is_leaf(value) and _is_readable(value):
         yield path, value
 
@@ -250,7 +251,7 @@ def _is_readable(one: Any) -> bool:
     return numpy is not None and one.size > 1 and one.dtype.kind in "biufc" and not isinstance(one, numpy.memmap)
 
 
-def _sums(leaves: Mapping[Any, Mapping[str, Any]]) -> dict[Any, dict[str, Any]]:
+def sums(leaves: Mapping[Any, Mapping[str, Any]]) -> dict[Any, dict[str, Any]]:
     """What tells the values of each variable's from others."""
     torch = sys.modules["torch"]
     found: dict[Any, dict[str, Any]] = {key: {} for key in leaves}
@@ -279,12 +280,12 @@ def _sum_of_array(one: Any) -> int:
     return zlib.crc32(one.tobytes())
 
 
-class _Known:
+class Known:
     """What is saved: containers by their ids, and tensors and arrays by where their memory is."""
 
     def __init__(self, mine: Iterable[Any]) -> None:
         self.ids = set[int]()
-        self._memory = set[int]()
+        self._memory = set[int | None]()
         for one in mine:
             self._add(one, 0)
 
@@ -312,9 +313,14 @@ class _Known:
         return {path: one for path, one in leaves.items() if _memory(one) not in self._memory}
 
 
-def _memory(one: Any) -> int:
+def _memory(one: Any) -> int | None:
+    """Where it is, or this worker's part of it; None where it has no place of its own, as what is lazy."""
     if hasattr(type(one), "untyped_storage"):
-        return int(one.untyped_storage().data_ptr())
+        try:
+            own = one.to_local() if sharded.is_sharded(one) else one
+            return int(own.untyped_storage().data_ptr())
+        except (RuntimeError, ValueError):
+            return None
     while type(one.base) is type(one):
         one = one.base
     return int(one.__array_interface__["data"][0])

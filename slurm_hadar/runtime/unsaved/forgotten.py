@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.generators import followed, generators_in, generators_within
-from slurm_hadar.runtime.checkpoint import sharded
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
-from slurm_hadar.runtime.unsaved.carried import Carried, remedy
+from slurm_hadar.runtime.unsaved.carried import Carried, Known, remedy
+from slurm_hadar.runtime.unsaved.held import Held, is_plain, models_within, stateful_among, tensors_of
 
 __all__ = ["Beside", "Forgotten"]
 
@@ -59,6 +59,7 @@ class Beside(NamedTuple):
     goes_through: Callable[[Any], bool] = lambda _data: False
     kept_stream: Callable[[], bool] = lambda: False
     carried: Carried | None = None
+    held: Mapping[str, Held] = {}
 
     @classmethod
     def of(cls, frame: types.FrameType, mine: list[Any], feed: Feed) -> Beside:
@@ -66,10 +67,11 @@ class Beside(NamedTuple):
         saved."""
         drawn_from = [*feed.drawn_from, *(one.of for one in mine if hasattr(one, "of"))]
         own = frame.f_locals.get("self")
-        held = {f"self.{name}": value for name, value in getattr(own, "__dict__", {}).items()}
-        there = {**frame.f_globals, **frame.f_locals, **held}
+        attributes = {f"self.{name}": value for name, value in getattr(own, "__dict__", {}).items()}
+        there = {**frame.f_globals, **frame.f_locals, **attributes}
         nn = sys.modules.get("torch.nn")
-        models = {n: v for n, v in there.items() if nn is not None and isinstance(v, nn.Module)}
+        named = [(n, v) for n, v in there.items() if nn is not None and isinstance(v, nn.Module)]
+        models = dict({id(v): (n, v) for n, v in (*models_within(there).items(), *named)}.values())  # each by one name
         generators = _generators(there, drawn_from, mine)
         loaded = [id(one.dataset) for one in mine if hasattr(one, "dataset")]  # loaders that keep their place
 
@@ -78,7 +80,10 @@ class Beside(NamedTuple):
 
         weights = [getattr(sampler, "weights", None) for sampler in feed.drawn_from]
         carried = Carried.of(frame, lambda: [*mine, *weights])
-        return cls(feed.counts | generators, models, is_kept, feed.goes_through, lambda: feed.kept_stream, carried)
+        held = stateful_among(there, mine)
+        return cls(
+            feed.counts | generators, models, is_kept, feed.goes_through, lambda: feed.kept_stream, carried, held
+        )
 
 
 class Forgotten:
@@ -139,6 +144,8 @@ class Forgotten:
         """So many turns of this run are over."""
         if self._carried is not None and turn in _LOOK_AFTER:
             self._carried.look()
+        if turn in _LOOK_AFTER:
+            self._look_at_held()
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
@@ -162,6 +169,12 @@ class Forgotten:
 
     def _check(self) -> None:
         found = {*self._turns.others, *self._turns.kept, *self._trained(), *self._switched(), *self._changed()}
+        self._look_at_held()
+        found |= {
+            f"the {type(one.of).__name__} {name} ({one.gone_on} goes on)"
+            for name, one in self._beside.held.items()
+            if one.gone_on
+        }
         found |= {name for name, before in self._drawn.items() if _state_of(self._beside.drawn[name]) != before}
         if self._before is not None:
             found |= {
@@ -177,6 +190,17 @@ class Forgotten:
             "also={'name': object}."
         )
         self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{'' if new == [_WITHIN_A_GENERATOR] else advice}")
+
+    def _look_at_held(self) -> None:
+        """At what other trainings of the process have not been given, either."""
+        given = {key for training in _all for key in training._known}  # noqa: SLF001 - of this class
+        held = [one for one in self._beside.held.values() if id(one.of) not in given]
+        if not held:
+            return
+        known = Known(one for training in _all for one in training._saved)  # noqa: SLF001
+        names = {name for one in self._models if hasattr(one, "named_parameters") for name, _ in one.named_parameters()}
+        for one in held:
+            one.look(known, names)
 
     def _check_stream(self) -> None:
         if _KEPT_STREAM not in self._told and self._beside.kept_stream():
@@ -209,11 +233,14 @@ class Forgotten:
 
     def _sums_beside(self) -> dict[str, dict[str, int]]:
         """Of each model that was not given what tells whether it has changed, but for what is saved with another."""
-        known = {id(t) for training in _all for one in training._saved for t in _tensors_of(one).values()}  # noqa: SLF001 - of this class
-        return {
-            name: sums_of({key: _some_of(t) for key, t in _tensors_of(one).items() if id(t) not in known})
-            for name, one in self._beside.models.items()
-        }
+        known = {id(t) for training in _all for one in training._saved for t in tensors_of(one).values()}  # noqa: SLF001 - of this class
+        found = dict[str, dict[str, int]]()
+        for name, one in self._beside.models.items():
+            try:
+                found[name] = sums_of({key: _some_of(t) for key, t in tensors_of(one).items() if id(t) not in known})
+            except Exception:  # of an odd kind: nothing is said of it
+                found[name] = {}
+        return found
 
     def _switched(self) -> Iterable[str]:
         for one, given in zip(self._saved, self._given, strict=True):
@@ -242,7 +269,8 @@ class Forgotten:
                 yield f"random number generator {one.path.strip('.')}, made in the loop"
         if self._others:
             changed = self._sums_beside()
-            yield from (f"the model {name}" for name, sums in self._others.items() if changed[name] != sums)
+            known = {name: sums for name, sums in self._others.items() if sums and changed[name]}
+            yield from (f"the model {name}" for name, sums in known.items() if changed[name] != sums)
         for one, before in zip(self._models, self._inner, strict=False):
             now = _inner_of(one)
             for name, value in before.items():
@@ -297,20 +325,9 @@ def _inner_of(model: Any) -> dict[str, float]:
         for key, value in vars(part).items():
             if type(value) in (int, float, bool) and key != "training" and value == value:
                 numbers[f"number {path}{key}"] = value
-            elif hasattr(value, "grad_fn") and value.grad_fn is None and value.numel() and _plain(value):
+            elif hasattr(value, "grad_fn") and value.grad_fn is None and is_plain(value) and value.numel():
                 tensors[f"tensor {path}{key}"] = value
     return {**numbers, **sums_of(tensors)}
-
-
-def _plain(tensor: Any) -> bool:
-    """Whether its bytes are its values."""
-    return not (sharded.is_sharded(tensor) or tensor.is_sparse or tensor.is_quantized or tensor.is_meta)
-
-
-def _tensors_of(one: Any) -> dict[str, Any]:
-    """The parameters and buffers of a model, by name."""
-    named = [getattr(one, kind)() for kind in ("named_parameters", "named_buffers") if hasattr(one, kind)]
-    return {name: tensor for pairs in named for name, tensor in pairs if tensor.numel() and _plain(tensor)}
 
 
 def _some_of(tensor: Any) -> Any:

@@ -396,3 +396,18 @@ for x in (run := slurm_hadar.train(net, optimizer, total_steps=14, loader=DataLo
     assert ("WARNING" not in said) is seeded, said
     told = [line for line in said.splitlines() if "WARNING" in line]
     assert seeded or ("another subset" in told[0] and "from numpy.random before train()" in told[1]), said
+    assert seeded or "if data were split or shuffled by them, they are so otherwise now" in told[1]
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_numbers_that_a_library_may_have_drawn_are_told_of_in_true_words(seeded: bool, play: Any) -> None:
+    """When it was imported, as rich does: nobody can tell them from the script's own. What is advised helps."""
+    script = f"""
+random.seed(); random.random()
+{"random.seed(0)" if seeded else ""}
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in (run := slurm_hadar.train(net, optimizer, total_steps=14)): step(torch.ones(2, 3)); told()
+"""
+    said = [play(script, restart, stop)[2] for restart, stop in ((0, 7), (1, -1))][1]
+    assert seeded is ("WARNING" not in said), said
+    assert seeded or "if only a library drew some when it was imported, nothing is lost" in said

@@ -249,6 +249,34 @@ def test_what_cannot_be_saved_is_told_of_when_the_training_begins(capfd: pytest.
 
 
 @pytest.mark.usefixtures("in_job")
+def test_so_it_is_of_objects_that_are_given(capfd: pytest.CaptureFixture[str]) -> None:
+    """But for those that are not ready to be asked for a state, and loaders, which would begin an epoch."""
+    asked = []
+
+    class Kept(torch.optim.SGD):  # type: ignore[misc, name-defined]
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "kept": Vocabulary()}
+
+    class Other:
+        def state_dict(self) -> dict[str, Any]:
+            asked.append(self)
+            raise RuntimeError("not yet")
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    class Loader(Other):
+        def __iter__(self) -> Any: ...
+
+    layer = torch.nn.Sequential(torch.nn.LazyLinear(2))
+    also = {"other": (other := Other()), "loader": Loader()}
+    slurm_hadar.train(layer, Kept(torch.nn.Linear(2, 2).parameters()), total_steps=3, also=also, name="kept")
+    told = "WARNING: no checkpoint can be written while that stays so: optimizer.kept is an object of "
+    assert told + f"{__name__}.Vocabulary" in capfd.readouterr().err and asked == [other]
+    slurm_hadar.train(layer, torch.optim.SGD(torch.nn.Linear(2, 2).parameters()), total_steps=3, also=also)
+    assert "no checkpoint can be written" not in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("in_job")
 def test_harmless_classes_need_no_permission() -> None:
     """What schedulers and users commonly keep beside plain data."""
     import argparse
