@@ -186,3 +186,13 @@ def reason_of(error: BaseException) -> str:
         return error.strerror
     lines = str(error).splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:_LONGEST_REASON]}"
+
+
+def whereabouts(error: BaseException) -> str:
+    """File and line where an error was raised, for the log."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return "an unknown place"
+    return f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"

@@ -16,11 +16,12 @@ from slurm_hadar.controller.journal import RoundRecord
 from slurm_hadar.controller.record.recorder import Recorder
 from slurm_hadar.controller.safety.culprits import find_culprits
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, changes_of, limit
-from slurm_hadar.controller.safety.quarantine import UNFORESEEN, Quarantine, whereabouts
-from slurm_hadar.errors import HadarError, PolicyError, SlurmError, SlurmUnavailable, StoreError
+from slurm_hadar.controller.safety.quarantine import UNFORESEEN, Quarantine
+from slurm_hadar.errors import HadarError, PolicyError, SlurmError, SlurmUnavailable, StoreError, whereabouts
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.check import check_plan
+from slurm_hadar.policies.toolkit.contained import as_it_is
 
 __all__ = ["Controller", "RoundResult"]
 
@@ -126,7 +127,7 @@ class Controller(Generic[SeenT]):
             return
         try:
             self._recorder.foresee(peek, self._config, self._foresee_s)
-        except UNFORESEEN as error:
+        except (*UNFORESEEN, PolicyError) as error:
             self._tell_failure("looking ahead", error)
         took_s = time.monotonic() - began
         self._rests_until = began + (_FORESEE_REST * took_s if took_s > _FORESEE_LITTLE_S else 0.0)
@@ -227,7 +228,7 @@ class Controller(Generic[SeenT]):
                 plan, fault = self._tried(snapshot)
         if plan is None or fault is not None:
             log.error("%s", fault)
-            return snapshot, Plan(self._policy.name, abstains=True), fault or ""
+            return snapshot, as_it_is(snapshot, self._policy.name, fault or ""), fault or ""
         self._memory = plan.memory
         self._recorder.keep(plan.memory)
         return snapshot, plan, note
@@ -236,9 +237,11 @@ class Controller(Generic[SeenT]):
         """The policy's plan, or what is wrong with it or with its making."""
         try:
             plan = self._allocate(snapshot)
+            problems = check_plan(snapshot, plan)
+        except PolicyError as error:
+            return None, f"{error}; nothing was done"
         except UNFORESEEN as error:
-            return None, f"policy {self._policy.name} failed, nothing was done: {error!r} at {whereabouts(error)}"
-        problems = check_plan(snapshot, plan)
+            return None, f"policy {self._policy.name} broke its contract, nothing was done: {error!r}"
         if not problems:
             return plan, None
         return plan, (
@@ -250,10 +253,10 @@ class Controller(Generic[SeenT]):
         have spoilt in a way that only the policy can find."""
         try:
             return self._policy.allocate(snapshot)
-        except UNFORESEEN as error:
+        except PolicyError as error:
             if not snapshot.memory:
                 raise
-            log.warning("policy %s failed (%r); its memory is dropped", self._policy.name, error)
+            log.warning("%s; its memory is dropped", error)
             return self._policy.allocate(replace(snapshot, memory={}))
 
     def _conclude(self, number: int, record: RoundRecord, seen: SeenT, outcome: Outcome) -> RoundRecord:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.toolkit.admission import within_bounds
+from slurm_hadar.policies.toolkit.contained import contained
 from slurm_hadar.policies.toolkit.copies import one_copy_each
 from slurm_hadar.policies.toolkit.shared_gpus.pairing import UNKNOWN_RUNTIME_S, with_guests
 from slurm_hadar.policies.toolkit.whole_nodes import in_whole_nodes
@@ -49,7 +50,8 @@ class Policy(abc.ABC):
         # here rather than in each caller: the loop, the simulator and explain must all see the same
         if "allocate" in cls.__dict__:
             own = cls.allocate if cls.forks else one_copy_each(cls.allocate)
-            cls.allocate = with_guests(within_bounds(in_whole_nodes(own)))  # type: ignore[assignment, method-assign]
+            whole = contained(with_guests(within_bounds(in_whole_nodes(own))))
+            cls.allocate = whole  # type: ignore[assignment, method-assign]
 
     def require_at_least(self, **least: float) -> None:
         """Raise ConfigError for the first of these parameters that is not a finite number of at least so much."""
@@ -76,5 +78,5 @@ class Policy(abc.ABC):
 
         Every active steerable job is either in ``plan.placements`` or has a ``Wait`` in ``plan.waits``. A running
         job that is not movable keeps exactly its placement. See :func:`slurm_hadar.policies.check.check_plan` for the
-        full contract.
+        full contract. Whatever it raises, its callers see as a PolicyError.
         """

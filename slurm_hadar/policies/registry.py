@@ -18,7 +18,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from slurm_hadar.errors import ConfigError
+from slurm_hadar.errors import ConfigError, whereabouts
 from slurm_hadar.policies.base import Policy
 
 __all__ = ["GROUP", "get", "names", "parameters", "problems"]
@@ -74,9 +74,16 @@ def get(name: str, **params: Any) -> Policy:
             known = ", ".join(f"{p.name}={p.default}" for p in valid.values()) or "none"
             raise ConfigError(f"policy {name} has no parameter {key!r}; valid parameters: {known}")
         given[key] = _read(name, key, value, valid[key].annotation)
-    policy = policy_class(**given)
+    try:
+        policy = policy_class(**given)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"policy {name} cannot be made: {error!r} at {whereabouts(error)}") from error
     if not isinstance(policy, Policy):
         raise ConfigError(f"policy {name}: {policy_class!r} does not make a slurm_hadar.policies.Policy")
+    if not isinstance(getattr(policy, "name", None), str):
+        raise ConfigError(f"policy {name}: {policy_class!r} has no name")
     return policy
 
 
@@ -108,7 +115,7 @@ def _load(name: str) -> Callable[..., Any]:
         raise ConfigError(f"no policy is called {name!r}; valid policies: {', '.join(names())}")
     try:
         loaded: object = plugin.load()
-    except Exception as error:  # a plug-in may fail in any way; it must stay its own failure
+    except (Exception, SystemExit) as error:  # a plug-in may fail in any way; it must stay its own failure
         first_line = (str(error).splitlines() or [""])[0]
         raise ConfigError(
             f"policy plug-in {name} ({plugin.value}) cannot be loaded: {type(error).__name__}: {first_line}"

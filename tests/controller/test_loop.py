@@ -273,6 +273,29 @@ def test_a_policy_that_breaks_the_contract_is_not_obeyed(bench: Any) -> None:
     assert "broke its contract" in result.record.note
 
 
+class _Ends(Scripted):
+    """Fails in a way that no defect of ours does."""
+
+    def allocate(self, snapshot: Any) -> Any:
+        del snapshot
+        raise SystemExit(3)
+
+
+def test_where_a_policy_fails_nobody_is_said_to_be_stopped(bench: Any) -> None:
+    """Jobs go on as they are, and those that wait are told why."""
+    b = bench()
+    runs, waits = b.slurm.submit(1, MODEL), b.slurm.submit(4, MODEL)
+    b.slurm.start(runs, "v100-1")
+
+    result = b.new_controller(policy=_Ends()).run_round()
+
+    assert b.slurm.batches == [] and result.record.preemptions == 0
+    assert "policy scripted failed: SystemExit(3)" in result.record.note
+    told = {d["job_id"]: d["kind"] for d in b.journal.decisions_since(0.0)}
+    assert told.get(runs, "stay") == "stay" and told.get(waits) == "wait"
+    assert "policy scripted failed" in b.journal.waits()[waits]["why"]
+
+
 def test_a_new_controller_knows_what_the_old_one_steered(bench: Any) -> None:
     """Killed after a placement, the next start does not take our node list for the owner's."""
     b = bench({"v100-1": ("v100", 1), "k80-1": ("k80", 1)})

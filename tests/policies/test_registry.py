@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.policies import get, names, parameters, problems, registry
+from slurm_hadar.model import Plan, Snapshot
+from slurm_hadar.policies import Policy, get, names, parameters, problems, registry
 from slurm_hadar.policies.baselines.fifo import Fifo
 from slurm_hadar.policies.hadar.policy import Hadar
 
@@ -19,6 +20,8 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
         metadata.EntryPoint("broken", "no_such_module:Policy", registry.GROUP),
         metadata.EntryPoint("stranger", "builtins:dict", registry.GROUP),
         metadata.EntryPoint("fifo", "builtins:dict", registry.GROUP),
+        metadata.EntryPoint("ends", "sys:exit", registry.GROUP),
+        metadata.EntryPoint("nameless", f"{__name__}:Nameless", registry.GROUP),
     ]
     monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == registry.GROUP else [])
 
@@ -114,8 +117,20 @@ def test_a_broken_plugin_harms_nobody_else() -> None:
         get("broken")
 
 
+class Nameless(Policy):
+    """Has forgotten to say what it is called."""
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        raise NotImplementedError(snapshot)
+
+
 @pytest.mark.usefixtures("plugins")
-def test_a_plugin_that_makes_no_policy_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("stranger", "cannot be read"), ("ends", "cannot be made: SystemExit"),
+     ("nameless", "has no name")],
+)  # fmt: skip
+def test_a_plugin_that_makes_no_policy_is_refused(name: str, why: str) -> None:
     """What an entry point makes must be a Policy."""
-    with pytest.raises(ConfigError, match="stranger"):
-        get("stranger")
+    with pytest.raises(ConfigError, match=f"{name}.*{why}"):
+        get(name)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
-__all__ = ["UNFORESEEN", "Quarantine", "whereabouts"]
+from slurm_hadar.errors import whereabouts
+
+__all__ = ["UNFORESEEN", "Quarantine"]
 
 log = logging.getLogger(__name__)
 #: What a defect raises, as opposed to our own errors, and to what ends the process.
@@ -80,9 +81,3 @@ class Quarantine:
         """Forget all others."""
         if self._stays:
             self._stays = {job_id: stay for job_id, stay in self._stays.items() if job_id in job_ids}
-
-
-def whereabouts(error: BaseException) -> str:
-    """File and line where an error was raised, for the log."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else "an unknown place"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from slurm_hadar.model import JobState, Plan, Snapshot, Tier, Wait
+from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.base import Policy
+from slurm_hadar.policies.toolkit.contained import as_it_is
 
 __all__ = ["NoPolicy"]
 
@@ -23,11 +24,4 @@ class NoPolicy(Policy):
 
     def allocate(self, snapshot: Snapshot) -> Plan:
         """A plan that abstains: running jobs as they are, all others left to Slurm."""
-        placements, waits = {}, {}
-        for job in snapshot.steerable_jobs:
-            if job.state is JobState.RUNNING and job.placement:
-                placements[job.job_id] = job.placement
-            else:
-                why = "left to Slurm" + (f" ({job.reason})" if job.reason else "")
-                waits[job.job_id] = Wait(Tier.TRANSIENT, why)
-        return Plan(self.name, placements, waits, abstains=True)
+        return as_it_is(snapshot, self.name)

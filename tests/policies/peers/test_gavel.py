@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.errors import ConfigError
+from slurm_hadar.errors import ConfigError, PolicyError
 from slurm_hadar.model import Form, Mix, Node, Snapshot, Speed, Tier
 from slurm_hadar.policies import check_plan, get
 from slurm_hadar.testing.snapshots import carry_out
@@ -153,7 +153,7 @@ def test_cost_prefers_the_cheaper_type(job: Any, snapshot: Any) -> None:
     plan = get("gavel_cost", prices="v100=2.5,k80=0.5").allocate(state)
     shares = dict(zip(plan.memory["types"], plan.memory["jobs"]["1"], strict=False))
     assert shares["k80"] > 0.95
-    with pytest.raises(ConfigError, match=r"no price for GPU type k80.*set prices=v100=2.5,k80="):
+    with pytest.raises(PolicyError, match=r"no price for GPU type k80.*set prices=v100=2.5,k80="):
         get("gavel_cost", prices="v100=2.5").allocate(state)
 
 
