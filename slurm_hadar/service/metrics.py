@@ -238,8 +238,10 @@ class Metrics:
         host, _, port = listen.rpartition(":")
         try:
             self._server = ScrapeServer(host.strip("[]"), int(port), self.registry)
-        except OSError as error:
-            raise ConfigError(f"metrics.listen = {listen!r} cannot be had: {error.strerror or error}") from None
+        except (OSError, UnicodeError) as error:  # no name that can be looked up
+            raise ConfigError(
+                f"metrics.listen = {listen!r} cannot be had: {getattr(error, 'strerror', None) or error}"
+            ) from None
         return int(self._server.server_address[1])
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from slurm_hadar.controller.safety.lock import ScopeLock
 from slurm_hadar.errors import ConfigError, SlurmUnavailable, StoreError
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState
+from slurm_hadar.service.metrics import Metrics
 from slurm_hadar.service.reload import NEEDS_RESTART, compare
 from slurm_hadar.service.service import Service
 from slurm_hadar.slurm.backend.base import Backend
@@ -261,6 +262,8 @@ class TestMetrics:
             address = f"127.0.0.1:{other.getsockname()[1]}"
             with pytest.raises(ConfigError, match=rf"metrics\.listen = '{address}' cannot be had: .* in use"):
                 site.service(f"metrics.listen={address}")
+        with pytest.raises(ConfigError, match=r"metrics\.listen = 'a\.\.b:9' cannot be had: "):
+            Metrics().serve("a..b:9")
         for _ in range(2):  # nothing was left locked, and the end gives the address back
             with site.service(f"metrics.listen={address}") as service:
                 service.round()
