@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,10 @@ def test_origin_of_each_value(write: Any) -> None:
         ("[partitions.gpu]\nmodus = 1\n", "partitions.gpu"),
         ('[metrics]\nlisten = "9641"\n', "metrics.listen = '9641': must read HOST:PORT, such as 127.0.0.1:9641"),
         ('[metrics]\nlisten = "0.0.0.0:99999"\n', "must read HOST:PORT"),
+        ('[metrics]\nlisten = "a..b:9"\n', "no host can have the name 'a..b'"),
+        (f'[metrics]\nlisten = "{"a" * 70}:9"\n', "no host can have the name 'aaaa"),
+        (f"{'.'.join(['a'] * 20000)} = 1\n", "... is deeper than any setting"),
+        (f"[{'.'.join(['a'] * 20000)}]\nx = 1\n", "... is deeper than any setting"),
         ('[metrics]\ntextfile = "/x/hadar.txt"\n', "must end in .prom"),
         ('[hooks]\nmoved = "mail \\"x"\n', "cannot be split into words: No closing quotation"),
         ('[log]\nformat = "xml"\n', "'text' or 'json'"),
@@ -95,6 +100,12 @@ def test_all_faults_are_told_with_their_lines(write: Any) -> None:
     assert faults == [*(f"{path}:{line}:" for line in (1, 5, 6, 8)), "command"]
 
 
+def test_a_file_beside_us_has_lines_too(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write("[guard]\nmax_preemptions = -3\n").parent)
+    with pytest.raises(ConfigError, match=r"^config\.toml:2: guard\.max_preemptions = -3: "):
+        load(Path("config.toml"))
+
+
 def test_every_setting_has_a_name_and_an_origin(write: Any) -> None:
     """What is set and what is not; the same names as in --set."""
     path = write('[partitions.gpu]\nmode = "act"\n[network.types.a100]\ninside_bytes_s = 1e9\n')
@@ -119,6 +130,32 @@ def test_files_of_the_system_in_order(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert (config.controller.round_s, config.controller.mode, config.controller.keep_days) == (120, Mode.ACT, 3)
     assert config.origin("controller.round_s") == str(tmp_path / "config.d" / "20-site.toml")
+
+
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it sets, such as who is left alone, would be unset without a word."""
+    monkeypatch.delenv("HADAR_CONFIG", raising=False)
+    monkeypatch.setattr("slurm_hadar.config.files.SYSTEM_DIR", tmp_path)
+    (tmp_path / "config.d").mkdir()
+
+    def refuses(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    with monkeypatch.context() as patched:  # root may read all
+        patched.setattr(os, "listdir", refuses)
+        patched.setattr(os, "scandir", refuses)
+        with pytest.raises(ConfigError, match=f"^cannot read {tmp_path}/config.d: Permission denied$"):
+            load()
+    load()
+    (tmp_path / "config.d").rmdir()
+    load()
+
+
+@pytest.mark.parametrize("key", ["controller.state_dir", "channel.file", "metrics.textfile"])
+def test_an_empty_path_is_the_default(write: Any, key: str) -> None:
+    section, _, name = key.partition(".")
+    assert load(write(f'[{section}]\n{name} = ""\n')).flat()[key] is None
+    assert load(None, [f"{key}="]).flat()[key] is None
 
 
 def test_keeping_part_of_another() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,11 @@ from pydantic import ValidationError
 
 from slurm_hadar.config.schema import Config
 
-__all__ = ["lines_of"]
+__all__ = ["COMMAND_LINE", "lines_of"]
+
+#: The origin of what is set there.
+COMMAND_LINE = "command line"
+_UNKNOWN = "configuration"
 
 
 def lines_of(error: ValidationError, origins: Mapping[str, str]) -> list[str]:
@@ -24,7 +27,7 @@ def lines_of(error: ValidationError, origins: Mapping[str, str]) -> list[str]:
         path = [str(p) for p in fault["loc"]]
         name = ".".join(path)
         within = (origin for key, origin in origins.items() if key.startswith(f"{name}."))
-        origin = origins.get(name) or next(within, "configuration")
+        origin = origins.get(name) or next(within, _UNKNOWN)
         line = _line_of(origin, path)
         found[origin, line, path[-1] if path else ""] = (
             f"{origin}{f':{line}' if line else ''}: {_wrong(fault, path, name)}"
@@ -48,7 +51,7 @@ _SETTING = re.compile(r"""\s*([\w."'-]+)\s*=""")
 def _line_of(origin: str, path: list[str]) -> int:
     """The line of a key or section in a file; 0 where the origin is none, or the key is written otherwise."""
     try:
-        lines = Path(origin).read_text().splitlines() if os.sep in origin else []
+        lines = Path(origin).read_text().splitlines() if origin not in (COMMAND_LINE, _UNKNOWN) else []
     except (OSError, ValueError):
         lines = []
     section: list[str] = []

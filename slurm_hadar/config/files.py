@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from slurm_hadar.config.faults import lines_of
+from slurm_hadar.config.faults import COMMAND_LINE, lines_of
 from slurm_hadar.config.schema import Config
 from slurm_hadar.errors import ConfigError
 
 __all__ = ["SYSTEM_DIR", "changed", "given", "keeping", "load", "with_given"]
 
 SYSTEM_DIR = Path("/etc/slurm-hadar")
-COMMAND_LINE = "command line"
+_DEEPEST = 32
 
 
 def load(path: Path | None = None, overrides: Iterable[str] = ()) -> Config:
@@ -85,13 +85,22 @@ def _validated(content: Mapping[str, Any], origins: Mapping[str, str]) -> Config
 
 
 def _files(path: Path | None) -> list[Path]:
-    named = path or (Path(os.environ["HADAR_CONFIG"]) if os.environ.get("HADAR_CONFIG") else None)
+    try:
+        return _found(path or (Path(os.environ["HADAR_CONFIG"]) if os.environ.get("HADAR_CONFIG") else None))
+    except OSError as error:
+        raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _found(named: Path | None) -> list[Path]:
     if named is not None:
         if not named.is_file():
             raise ConfigError(f"configuration file {named} {'is no file' if named.exists() else 'does not exist'}")
         return [named]
     main = [SYSTEM_DIR / "config.toml"] if (SYSTEM_DIR / "config.toml").is_file() else []
-    return main + sorted((SYSTEM_DIR / "config.d").glob("*.toml"))
+    try:  # glob() would take a folder that cannot be read for an empty one, and what it sets for unset
+        return main + sorted(p for p in (SYSTEM_DIR / "config.d").iterdir() if p.name.endswith(".toml"))
+    except FileNotFoundError:
+        return main
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -121,6 +130,8 @@ def _override(text: str) -> dict[str, Any]:
 def _merge(
     into: dict[str, Any], new: Mapping[str, Any], origin: str, origins: dict[str, str], prefix: str = ""
 ) -> None:
+    if prefix.count(".") > _DEEPEST:
+        raise ConfigError(f"{origin}: {prefix[:60]}... is deeper than any setting")
     for key, value in new.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):

@@ -48,13 +48,13 @@ class _Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _no_other_kind(cls, value: Any, info: ValidationInfo) -> Any:
-        """For pydantic True is 1, and a path any text."""
+        """For pydantic True is 1, and a path any text: an empty one would be the working directory."""
         kind = cls.model_fields[info.field_name or ""].annotation
         if isinstance(value, bool) and {int, float} & {kind, *get_args(kind)} and bool not in (kind, *get_args(kind)):
             raise ValueError("should be a number")
         if isinstance(value, str) and "\0" in value:  # no path, address or command may hold one
             raise ValueError("should hold no NUL character")
-        return value
+        return None if value == "" and Path in get_args(kind) else value
 
 
 class SlurmSection(_Section):
@@ -291,6 +291,10 @@ class MetricsSection(_Section):
         host, _, port = value.rpartition(":")
         if value and not (host and port.isascii() and port.isdigit() and int(port) <= 65535):
             raise ValueError("must read HOST:PORT, such as 127.0.0.1:9641")
+        try:
+            host.encode("idna")  # as it will be looked up
+        except UnicodeError:
+            raise ValueError(f"no host can have the name {host[:80]!r}") from None
         return value
 
     @field_validator("textfile")

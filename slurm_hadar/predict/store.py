@@ -36,6 +36,7 @@ FORMAT = 2
 _ADDED: dict[int, dict[str, Any]] = {2: {"predictor": "forest", "refused": ""}}
 #: So many versions are kept, the newest.
 KEPT = 5
+_LATEST_S = 1e10  # epoch seconds, until the year 2286; far beyond no calendar goes
 _NAME = re.compile(r"\d{4,9}")
 _RETRAIN = "train anew with hadar predict --train"
 
@@ -169,7 +170,8 @@ class VersionStore:
             good = isinstance(version.sha256, str) and isinstance(version.grown_by, str) and version.name == name
             good = good and isinstance(version.samples, int) and isinstance(version.report, dict)
             good = good and version.predictor in CHOICES and isinstance(version.refused, str)
-            good = good and isinstance(version.created, int | float) and isinstance(version.jobs, int)
+            good = good and isinstance(version.created, int | float) and 0 <= version.created <= _LATEST_S
+            good = good and isinstance(version.jobs, int)
         except (ValueError, KeyError, TypeError, RecursionError):
             good = False
         if not good:

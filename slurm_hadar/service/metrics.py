@@ -18,7 +18,6 @@ from prometheus_client import (
     Gauge,
     Info,
     disable_created_metrics,
-    start_http_server,
     write_to_textfile,
 )
 from prometheus_client.parser import text_string_to_metric_families
@@ -31,6 +30,7 @@ from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import JobState, Plan, Snapshot
+from slurm_hadar.service.scrapes import ScrapeServer
 from slurm_hadar.throughput.inference import MEASURED_ERROR
 from slurm_hadar.throughput.store import EstimateError
 
@@ -45,6 +45,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._server: ScrapeServer | None = None
         self._write_failed = False
         self._counters: dict[str, Counter] = {}
         self._labels: dict[str, tuple[str, ...]] = {}
@@ -233,13 +234,21 @@ class Metrics:
     # Where they go
 
     def serve(self, listen: str) -> int:
-        """Serve them at ``HOST:PORT`` until the process ends; returns the port. Raises ConfigError where it cannot."""
+        """Serve them at ``HOST:PORT`` until :meth:`close`; returns the port. Raises ConfigError where it cannot."""
         host, _, port = listen.rpartition(":")
         try:
-            server, _ = start_http_server(int(port), host.strip("[]"), registry=self.registry)
-        except OSError as error:
-            raise ConfigError(f"metrics.listen = {listen!r} cannot be had: {error.strerror or error}") from None
-        return int(server.server_port)
+            self._server = ScrapeServer(host.strip("[]"), int(port), self.registry)
+        except (OSError, UnicodeError) as error:  # no name that can be looked up
+            raise ConfigError(
+                f"metrics.listen = {listen!r} cannot be had: {getattr(error, 'strerror', None) or error}"
+            ) from None
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """Serve them no more."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     def write(self, path: Path) -> None:
         """Write the file for node_exporter's textfile collector, whole or not at all. What fails is logged once."""

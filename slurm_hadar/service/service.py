@@ -66,6 +66,7 @@ class Service(LoopCallbacks):
         try:
             self._open()
         except BaseException:
+            self._metrics.close()
             self._assembly.__exit__()
             raise
 
@@ -101,6 +102,7 @@ class Service(LoopCallbacks):
         if error is not None:
             self._end = f"{kind.__name__ if kind else ''}: {error}"
         self._notifier.stopping(f"stopping: {self._end}")
+        self._metrics.close()
         if not self._once:  # a training outlives a round out of cron
             self._assembly.trainer.stop()
         # out of cron nobody else waits for them

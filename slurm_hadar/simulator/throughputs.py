@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import TraceError
+from slurm_hadar.fields import MOST_GPUS
 from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.graphs.files import graph_of
 from slurm_hadar.graphs.graph import JobGraph
@@ -63,6 +65,8 @@ def _from_gavel(text: str, name: str) -> ReferenceTable:
     for worker_type, jobs in content.items():
         gpu_type = worker_type.removesuffix(_SPREAD_SUFFIX)
         spread = worker_type.endswith(_SPREAD_SUFFIX)
+        if not gpu_type:
+            raise TraceError(f"{name}: {worker_type!r} names no GPU type")
         if not isinstance(jobs, Mapping):
             raise TraceError(f"{name}: {worker_type} must be an object of job types")
         for key, figures in jobs.items():
@@ -75,13 +79,15 @@ def _from_gavel(text: str, name: str) -> ReferenceTable:
 def _gavel_row(key: str, figures: Any, gpu_type: str, spread: bool, where: str) -> list[Row]:
     match = _KEY.fullmatch(key)
     if not match:
-        raise TraceError(f"{where}: key {key!r} must read ('<job type>', <gpus>)")
+        raise TraceError(f"{where}: key {key[:80]!r} must read ('<job type>', <gpus>)")
+    if len(match["gpus"]) > len(str(MOST_GPUS)) or not 1 <= int(match["gpus"]) <= MOST_GPUS:
+        raise TraceError(f"{where}: key {key[:80]!r}: a job has from 1 to {MOST_GPUS} GPUs")
+    (model, batch), gpus = job_type(match["job_type"], f"{where}: key"), int(match["gpus"])
     rate = figures.get("null") if isinstance(figures, Mapping) else None
-    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < float("inf"):
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= sys.float_info.max:
         raise TraceError(f"{where}: {key}: 'null' (the rate without co-location) must be a number of at least 0")
-    if rate == 0:
+    if rate / gpus == 0:
         return []
-    (model, batch), gpus = job_type(match["job_type"]), int(match["gpus"])
     return [Row(model, batch, gpus, gpu_type, spread, rate / gpus, "gavel")]
 
 

@@ -84,8 +84,10 @@ def _row(values: list[str], where: str) -> Row:
         batch = int(record["batch"]) if record["batch"] else None
     except ValueError as error:
         raise TraceError(f"{where}: batch, gpus and steps_per_s must be numbers ({error})") from error
-    if gpus < 1 or not 0 < rate < float("inf"):
-        raise TraceError(f"{where}: gpus and steps_per_s must be positive")
+    if gpus < 1 or not 0 < rate < float("inf") or (batch is not None and batch < 1):
+        raise TraceError(f"{where}: batch, gpus and steps_per_s must be positive")
+    if not record["gpu_type"].strip():
+        raise TraceError(f"{where}: gpu_type is empty")
     if record["placement"] not in ("one_node", "spread"):
         raise TraceError(f"{where}: placement must be one_node or spread, not {record['placement']!r}")
     spread = record["placement"] == "spread"

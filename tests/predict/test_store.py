@@ -121,6 +121,8 @@ def _change(path: Path, **what: object) -> None:
         (lambda f: _change(f / "0001.json", format=0), "0001.json: is no manifest"),
         (lambda f: _change(f / "0001.json", features=["x"]), "0001.json: is of another version of this program"),
         (lambda f: _change(f / "0001.json", samples="many"), "0001.json: is no manifest"),
+        (lambda f: _change(f / "0001.json", created=1e300), "0001.json: is no manifest"),
+        (lambda f: _change(f / "0001.json", created=float("nan")), "0001.json: is no manifest"),
         (lambda f: _change(f / "0001.json", gpu_types=3), "0001.json: is no manifest"),
         (lambda f: _change(f / "0001.json", predictor="tarot"), "0001.json: is no manifest"),
         (lambda f: (f / "current").write_text("../../etc"), "current: must name a version such as 0001, not"),

@@ -27,6 +27,7 @@ from slurm_hadar.controller.safety.lock import ScopeLock
 from slurm_hadar.errors import ConfigError, SlurmUnavailable, StoreError
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState
+from slurm_hadar.service.metrics import Metrics
 from slurm_hadar.service.reload import NEEDS_RESTART, compare
 from slurm_hadar.service.service import Service
 from slurm_hadar.slurm.backend.base import Backend
@@ -257,11 +258,40 @@ class TestMetrics:
 
     def test_an_address_that_is_taken_is_refused(self, site: Site) -> None:
         """The daemon does not start half: one line names the setting."""
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            address = f"127.0.0.1:{other.getsockname()[1]}"
+            with pytest.raises(ConfigError, match=rf"metrics\.listen = '{address}' cannot be had: .* in use"):
+                site.service(f"metrics.listen={address}")
+        with pytest.raises(ConfigError, match=r"metrics\.listen = 'a\.\.b:9' cannot be had: "):
+            Metrics().serve("a..b:9")
+        for _ in range(2):  # nothing was left locked, and the end gives the address back
+            with site.service(f"metrics.listen={address}") as service:
+                service.round()
+
+    def test_idle_connections_take_no_threads_and_keep_nobody_out(self, site: Site) -> None:
+        """Any user of the host may open them; each was a thread for as long as it stood."""
+        with site.service() as service, contextlib.ExitStack() as idle:
+            port = service._metrics.serve("127.0.0.1:0")  # noqa: SLF001 a service keeps it to itself
+            before = threading.active_count()
+            for _ in range(200):
+                idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                assert b"hadar_config_reload_ok 1.0" in answer.read()
+            assert threading.active_count() <= before + 8
+
+    def test_silent_or_garbled_connections_end(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        """Also after half of a head; and nothing is printed of them."""
+        monkeypatch.setattr("slurm_hadar.service.scrapes._WAIT_S", 0.2)
         with site.service() as service:
             port = service._metrics.serve("127.0.0.1:0")  # noqa: SLF001 a service keeps it to itself
-        with pytest.raises(ConfigError, match=rf"metrics\.listen = '127\.0\.0\.1:{port}' cannot be had: .* in use"):
-            site.service(f"metrics.listen=127.0.0.1:{port}")
-        site.service().__exit__(None, None, None)  # nothing was left locked
+            for said in (b"", b"GET /metrics HTTP/1.1\r\nHost: x", b"GET http://[ HTTP/1.0\r\n\r\n", b"\0\n"):
+                with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+                    client.sendall(said)
+                    while client.recv(4096):
+                        pass
+        assert "Traceback" not in capfd.readouterr().err
 
     def test_rounds_out_of_cron_count_on(self, site: Site, tmp_path: Path) -> None:
         """Each process takes over the counters of the file that the one before has left."""

@@ -43,6 +43,9 @@ def test_round_trip(written: Any) -> None:
         ("lm,20,0,v100,one_node,3,x", "must be positive"),
         ("lm,20,1,v100,one_node,-3,x", "must be positive"),
         ("lm,20,1,v100,one_node,nan,x", "must be positive"),
+        ("lm,0,1,v100,one_node,3,x", "must be positive"),
+        ("lm,-1,1,v100,one_node,3,x", "must be positive"),
+        ("lm,20,1,,one_node,3,x", "gpu_type is empty"),
         ("lm,20,1,v100,two_nodes,3,x", "one_node or spread"),
     ],
 )

@@ -35,7 +35,7 @@ def read(lines: Iterable[str], name: str) -> Trace:
         if len(values) != len(COLUMNS):
             raise TraceError(f"{where}: {len(values)} fields where {len(COLUMNS)} are expected, separated by tabs")
         row = dict(zip(COLUMNS, values, strict=True))
-        model, batch = job_type(row["job_type"])
+        model, batch = job_type(row["job_type"], f"{where}: job_type")
         if not model:
             raise TraceError(f"{where}: job_type is empty")
         workers = whole(row["scale_factor"], where, "scale_factor", most=MOST_GPUS)

@@ -263,6 +263,8 @@ def test_gavels_format() -> None:
     [
         (("8000", "many"), "t.trace:2: total_steps must be a number, not 'many'"),
         (("\t8\t", "\t0\t"), "t.trace:2: scale_factor must be a whole number of at least 1, not '0'"),
+        (("batch size 64", f"batch size {'9' * 5000}"), "t.trace:2: job_type: 'ResNet-18 (batch size 999"),
+        (("batch size 64", "batch size 0"), "t.trace:2: job_type: 'ResNet-18 (batch size 0)': the batch size must be"),
         (("\t12.5", ""), "t.trace:2: 9 fields where 10 are expected, separated by tabs"),
         (("8000", "1e300"), "t.trace:2: total_steps must be from 1e-09 to 1e+15, not '1e300'"),
         (("\t8\t", "\t1e9\t"), "t.trace:2: scale_factor must be at most 1e+06, not '1e9'"),
