@@ -285,8 +285,12 @@ class Broker:
                 return self._desk.freed(peer.name, now)
             case "status":
                 self._account(now)
-                with contextlib.suppress(OSError):  # who asks and does not read gets no answer
+                try:
                     peer.sock.send(encoded("status", **self._status(now, peer.uid)))
+                except BlockingIOError:  # who asks and does not read gets no answer
+                    pass
+                except OSError:  # gone: nobody waits for the answers to its other questions
+                    peer.unread.clear()
                 return []
             case "give_way":
                 self._account(now)

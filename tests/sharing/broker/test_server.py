@@ -472,7 +472,7 @@ def test_an_administrators_broker_serves_all_users_and_leaves_room_for_each(
 def test_who_asks_without_end_keeps_nobody_from_turns(
     running: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All questions of a user are answered, in a small part of the time."""
+    """All questions of a user are answered, in a small part of the time, and none of one that has gone."""
     asked: list[str] = []
 
     def told(op: str, **values: Any) -> bytes:
@@ -480,7 +480,7 @@ def test_who_asks_without_end_keeps_nobody_from_turns(
         return encoded(op, **values)
 
     monkeypatch.setattr(server, "encoded", told)
-    running()
+    one = running()
     with _raw(short_tmp / "s") as sock:
         sock.sendall(b'{"op": "status"}\n' * 2000)
         poll(lambda: bool(asked))
@@ -492,6 +492,9 @@ def test_who_asks_without_end_keeps_nobody_from_turns(
         in_between = len(asked)
         poll(lambda: len(asked) > in_between)
     assert in_between < 500
+    one.keeper.close()
+    one.thread.join(30)
+    assert len(asked) < 1000 and not one.thread.is_alive()
 
 
 def test_a_second_broker_is_refused_and_one_that_died_leaves_nothing_in_the_way(running: Any, short_tmp: Path) -> None:
