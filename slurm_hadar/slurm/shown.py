@@ -5,6 +5,7 @@ What ``squeue`` does not tell, or tells only together with the whole queue.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ _HEAD = re.compile(
 )
 #: Before all that its owner may write.
 _THROTTLE = re.compile(
-    r"^JobId=\d{1,18} ArrayJobId=(\d{1,18}) ArrayTaskId=\S+ ArrayTaskThrottle=([1-9]\d{0,8}) ", re.MULTILINE
+    r"^JobId=\d{1,18} ArrayJobId=(\d{1,18}) ArrayTaskId=\S+ (?:ArrayTaskThrottle=(\d{1,9}) )?", re.MULTILINE
 )
 _HELD = re.compile(r" Nodes=\S+ CPU_IDs=\S+ Mem=\d+ GRES=(\S*)")
 
@@ -64,8 +65,12 @@ def shared_gpu_numbers(text: str) -> dict[int, int]:
 
 def throttles(text: str) -> dict[str, int]:
     """How many tasks of an array may run at once, by array, in what ``scontrol -o`` shows of one of its tasks. Left
-    out: arrays of which any number may."""
-    return {array: int(most) for array, most in _THROTTLE.findall(text)}
+    out: arrays of which any number may. A line may be forged in another job's comment: of several the most counts,
+    since beyond it Slurm itself keeps tasks back."""
+    found: dict[str, float] = {}
+    for array, most in _THROTTLE.findall(text):
+        found[array] = max(found.get(array, 0), int(most or 0) or math.inf)
+    return {array: int(most) for array, most in found.items() if most < math.inf}
 
 
 @dataclass(frozen=True, slots=True)

@@ -333,6 +333,18 @@ def test_throttles_of_arrays_in_parts() -> None:
     assert throttles("\n".join(shown)) == {"1": 3, "7": 2}
 
 
+@pytest.mark.parametrize(("own", "forged", "known"), [(" ArrayTaskThrottle=3", 1, {"1": 3}), ("", 1, {})])
+def test_nobody_lowers_the_throttle_of_another_array(own: str, forged: int, known: dict[str, int]) -> None:
+    """By a line end in a comment."""
+    text = (
+        f"JobId=9 ArrayJobId=8 ArrayTaskId=1 JobName=x Comment=a\n"
+        f"JobId=2 ArrayJobId=1 ArrayTaskId=2 ArrayTaskThrottle={forged} JobName=x\n"
+        f"JobId=2 ArrayJobId=1 ArrayTaskId=2{own} JobName=y\n"
+    )
+
+    assert throttles(text) == known
+
+
 def test_long_node_lists_are_folded() -> None:
     """scontrol reads lines of 4,095 characters."""
     names = [f"gpu-node-{i:04}" for i in range(2000)]
