@@ -139,10 +139,11 @@ class _Hooks(CourseCallback):
         _write(trainer, folder, finished)
 
 
-def _of_the_script(trainer: Any) -> list[Any]:
+def _of_the_script(trainer: Any) -> Iterator[Any]:
     """Its callbacks that are neither ours nor the library's own."""
-    callbacks = trainer.callback_handler.callbacks
-    return [c for c in callbacks if not isinstance(c, _Hooks) and type(c).__module__.split(".")[0] != "transformers"]
+    for one in trainer.callback_handler.callbacks:
+        if not isinstance(one, _Hooks) and type(one).__module__.split(".")[0] != "transformers":
+            yield one
 
 
 def _keep_workers(trainer: Any) -> None:

@@ -14,6 +14,7 @@ import importlib.util
 import math
 import sys
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -252,16 +253,14 @@ def _tell_of_callbacks(trainer: Any) -> None:
         )
 
 
-def _without_state(callbacks: list[Any]) -> list[Any]:
+def _without_state(callbacks: list[Any]) -> Iterator[Any]:
     """Those of which Lightning saves nothing, but for ours, and what is told of in any case."""
-    bases = _bases()
-    saving = ("state_dict", "on_save_checkpoint")
-    return [
-        one
-        for one in callbacks
-        if type(one).__name__ not in INEXACT and not isinstance(one, _Hooks)
-        if all(any(getattr(type(one), name) is getattr(base, name) for base in bases) for name in saving)
-    ]
+    bases, saving = _bases(), ("state_dict", "on_save_checkpoint")
+    for one in callbacks:
+        if type(one).__name__ in INEXACT or isinstance(one, _Hooks):
+            continue
+        if all(any(getattr(type(one), name) is getattr(base, name) for base in bases) for name in saving):
+            yield one
 
 
 def _in_force(trainer: Any, module: Any) -> dict[str, Any]:

@@ -25,7 +25,8 @@ class Others:
         self._batch = 0
 
     def look(self, callbacks: Iterable[Any], model: Any, saving: bool) -> None:
-        """Between two batches, when all callbacks are done with the last one. ``callbacks``: those without a state."""
+        """Between two batches, when all callbacks are done with the last one. ``callbacks``: those without a state;
+        they are gone through only where they are looked at."""
         self._batch += 1
         if not saving and self._batch not in _LOOK_AT:
             return

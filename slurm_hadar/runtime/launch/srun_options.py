@@ -14,8 +14,8 @@ LONE_OPTIONS = frozenset((
     "quit-on-interrupt", "reboot", "requeue", "resv-ports", "send-libs", "share", "spread-job", "test-only",
     "unbuffered", "usage", "use-min-nodes", "verbose", "version", "wait-for-children", "whole", "x11",
 ))  # fmt: skip
-# those that take a value: with the others, what tells whether a beginning of a name is one option's alone
-VALUED_OPTIONS = frozenset((
+# with those that take a value: what tells whether a beginning of a name is one option's alone
+_OPTIONS = LONE_OPTIONS | frozenset((
     "accel-bind", "account", "acctg-freq", "bb", "bbf", "bcast-exclude", "begin", "chdir", "cluster",
     "cluster-constraint", "clusters", "comment", "compress", "constraint", "container", "context", "core-spec",
     "cores-per-socket", "cpu-bind", "cpu-freq", "cpu_bind", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot",
@@ -90,10 +90,9 @@ def without(options: list[str], names: Collection[str]) -> list[str]:
 def _whole(word: str) -> str:
     """A long option of which there is only so much as no other begins with, as srun takes it."""
     name, equals, value = word[2:].partition("=")
-    known = LONE_OPTIONS | VALUED_OPTIONS
     if not word.startswith("--") or not name:
         return word
-    meant = [name] if name in known else [one for one in known if one.startswith(name)]
+    meant = [name] if name in _OPTIONS else [one for one in _OPTIONS if one.startswith(name)]
     return f"--{_SAME.get(meant[0], meant[0])}{equals}{value}" if len(meant) == 1 else word
 
 

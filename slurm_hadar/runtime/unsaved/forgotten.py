@@ -142,9 +142,9 @@ class Forgotten:
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
-        if self._carried is not None and turn in _LOOK_AFTER:
-            self._carried.look()
         if turn in _LOOK_AFTER:
+            if self._carried is not None:
+                self._carried.look()
             self._look_at_held()
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}

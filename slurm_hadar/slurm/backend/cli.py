@@ -128,8 +128,7 @@ class CliBackend(Backend):
         holding = [j for j in jobs if j.shares and j.nodes and j.state.active]
         if not holding:
             return jobs
-        text, _, _ = self._run(["scontrol", "-o", "-d"], "".join(f"show job {j.job_id}\n" for j in holding))
-        numbers = shared_gpu_numbers(text)
+        numbers = shared_gpu_numbers(self._show_jobs((j.job_id for j in holding), "-d"))
         return tuple(replace(j, gpu_number=numbers.get(j.raw_id)) if j.shares and j.nodes else j for j in jobs)
 
     def _with_throttles(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
@@ -142,11 +141,12 @@ class CliBackend(Backend):
             return jobs
         # of a task that is a record of its own Slurm sends this one only
         asked = (j.job_id if str(j.raw_id) == array else str(j.raw_id) for array, j in waiting.items())
-        text, _, _ = self._run(["scontrol", "-o"], "".join(f"show job {number}\n" for number in asked))
-        found = throttles(text)
-        return tuple(
-            replace(j, throttle=found[j.array_id]) if j.array_id in found and j.throttle is None else j for j in jobs
-        )
+        found = throttles(self._show_jobs(asked))
+        return tuple(replace(j, throttle=found[j.array_id]) if j.array_id in found else j for j in jobs)
+
+    def _show_jobs(self, numbers: Iterable[object], *options: str) -> str:
+        """One line for each job; there are complaints of the numbers that are none."""
+        return self._run(["scontrol", "-o", *options], "".join(f"show job {number}\n" for number in numbers))[0]
 
     def _details(self) -> dict[str, parsing.Details]:
         mark = _mark()
@@ -212,9 +212,7 @@ class CliBackend(Backend):
         return int(match[1]) if match else None
 
     def comments_since(self, first: int, end: int) -> tuple[str, ...]:
-        asked = "".join(f"show job {number}\n" for number in range(first, end))
-        text, _, _ = self._run(["scontrol", "-o"], asked)  # complains of the numbers that are no jobs
-        return comments_since(text, first)
+        return comments_since(self._show_jobs(range(first, end)), first)
 
     def gpus_in_use(self) -> dict[str, int]:
         return {node.name: node.gpus_held for node in self._nodes(self._read_once)[0]}

@@ -145,6 +145,9 @@ class PyslurmBackend(CliBackend):
     def _details(self) -> dict[str, parsing.Details]:
         return {}  # they are in what pyslurm reads
 
+    def _with_throttles(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
+        return jobs  # so are these
+
     def _jobs(self, records: list[dict[str, Any]]) -> tuple[SlurmJob, ...]:
         """``--gpus`` and ``--gpus-per-task`` do not show here without slurmdbd, neither alone nor beside ``--gres``:
         the commands are asked for them while a job shows no GPUs at all, and once for each new job, as for what else it

@@ -75,18 +75,12 @@ class Ends:
         if outcome["state"] == "pruned":
             self.over(live, End.PRUNED)
         elif outcome["state"] == "complete":
-            value, metric = outcome.get("value"), self._state.settings.metric
-            if isinstance(value, dict) and metric is not None and metric not in value:
-                self._fail(live, f"its objective returned no {metric!r} (--metric), but {value!r}")
-                return
-            if isinstance(value, dict) and metric is not None:
-                value = value[metric]
-            if (number := finite(value)) is None:
-                named = " (of several values, --metric says which)" if isinstance(value, dict) else ""
-                self._fail(live, f"its objective returned {value!r}, which is no finite number{named}")
+            found = _value(outcome.get("value"), self._state.settings.metric)
+            if isinstance(found, str):
+                self._fail(live, f"its objective returned {found}")
             else:
-                self._state.valued(live, number)
-                self.over(live, End.COMPLETE, number)
+                self._state.valued(live, found)
+                self.over(live, End.COMPLETE, found)
         elif outcome.get("kind") == "memory" and width < 1:
             self._too_many(live, max(mates, round(1 / width)))
         else:
@@ -147,3 +141,15 @@ def _why(why: Why | None, outcome: Mapping[str, Any] | None, code: int) -> str:
     if outcome is not None and outcome["state"] != "paused":
         return str(outcome["state"])
     return why.name.lower() if why is not None else "paused" if outcome is not None else f"code {code}"
+
+
+def _value(returned: Any, metric: str | None) -> float | str:
+    """The value of a trial; or what its objective returned instead, in words."""
+    if isinstance(returned, dict) and metric is not None:
+        if metric not in returned:
+            return f"no {metric!r} (--metric), but {returned!r}"
+        returned = returned[metric]
+    if (number := finite(returned)) is not None:
+        return number
+    named = " (of several values, --metric says which)" if isinstance(returned, dict) else ""
+    return f"{returned!r}, which is no finite number{named}"

@@ -214,8 +214,8 @@ class FactFinder:
         if reservation is not None:
             learned = f"its reservation {reservation.name} begins at {clock(reservation.start)}"
         elif not self.quota_book.spent(needs):
-            known = of_one_partition(job) or of_a_known_throttle(job)
-            known = known or (bool(form.sizes) and self.quota_book.explains(needs, form.workers))
+            explained = bool(form.sizes) and self.quota_book.explains(needs, form.workers)
+            known = of_one_partition(job) or of_a_known_throttle(job) or explained
             if not known and job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
                 first_s = self._config.controller.round_s
                 lessons.learn(job, job.reason, self._now, first_s, tried=record.placed)
