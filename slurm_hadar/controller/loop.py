@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -44,6 +45,10 @@ class RoundResult(Generic[SeenT]):
     outcome: Outcome | None = None
 
 
+class _Stopped(BaseException):
+    """The end was asked for while the policy was at work, which may never be done."""
+
+
 class Controller(Generic[SeenT]):
     """Steers one cluster. Everything it talks to is passed in, so the simulator and the tests use the same class.
 
@@ -71,6 +76,7 @@ class Controller(Generic[SeenT]):
         self._memory = recorder.recall()
         self._peek: Peek | None = None
         self._rests_until = 0.0
+        self._policy_in: int | None = None  # the thread in which the policy is at work
         #: Rounds, and looks ahead, that were given up for failures that nobody has foreseen; for the metrics.
         self.failures = 0
 
@@ -85,8 +91,11 @@ class Controller(Generic[SeenT]):
         return self._policy.name
 
     def stop(self) -> None:
-        """End after the current write. Safe to call from a signal handler."""
+        """End after the current write; a policy at work is not waited for. Safe to call from a signal handler."""
         self._cluster.stop()
+        if self._policy_in == threading.get_ident():
+            self._policy_in = None  # asked once more, the end waits for what is written down of this one
+            raise _Stopped
 
     def reconfigure(self, config: Config, policy: Policy) -> None:
         """Go on by another configuration and policy from the next round on. Between rounds only."""
@@ -148,6 +157,9 @@ class Controller(Generic[SeenT]):
             except UNFORESEEN as error:
                 why = self._tell_failure("round", error)
                 record = self._skipped(mode, HadarError(f"the controller failed: {why}"))
+                return RoundResult(self._recorder.begin(record), record)
+            except _Stopped:
+                record = self._skipped(mode, HadarError(f"the end was asked for while {self._policy.name} decided"))
                 return RoundResult(self._recorder.begin(record), record)
             except SlurmError as error:
                 kind = "away" if isinstance(error, SlurmUnavailable) else "unclear"
@@ -251,6 +263,7 @@ class Controller(Generic[SeenT]):
     def _allocate(self, snapshot: Snapshot) -> Plan:
         """The policy's plan. One that fails gets a second chance without what it remembers, which a damaged journal may
         have spoilt in a way that only the policy can find."""
+        self._policy_in = threading.get_ident()
         try:
             return self._policy.allocate(snapshot)
         except PolicyError as error:
@@ -258,6 +271,8 @@ class Controller(Generic[SeenT]):
                 raise
             log.warning("%s; its memory is dropped", error)
             return self._policy.allocate(replace(snapshot, memory={}))
+        finally:
+            self._policy_in = None
 
     def _conclude(self, number: int, record: RoundRecord, seen: SeenT, outcome: Outcome) -> RoundRecord:
         record = replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
-from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
+from slurm_hadar.model import JobState, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from tests.controller.scripted import MODEL, Scripted, report
 
@@ -522,6 +523,39 @@ def test_moves_for_the_same_reason_are_all_recorded(bench: Any) -> None:
 
     history = [(e["kind"], list(e["old"]), list(e["new"])) for e in b.journal.history(job) if "kind" in e]
     assert history == [("start", [], ["v100-1"]), ("move", ["v100-1"], ["v100-2"]), ("move", ["v100-2"], ["v100-3"])]
+
+
+def test_the_end_does_not_wait_for_a_policy_that_never_returns(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = bench()
+    policy = Counting()
+    controller = b.new_controller(policy=policy)
+
+    def allocate(_snapshot: Snapshot) -> Plan:
+        controller.stop()  # as the handler of SIGTERM does, within the policy's own loop
+        raise AssertionError("the policy goes on")
+
+    monkeypatch.setattr(policy, "allocate", allocate)
+    controller.run()
+
+    assert "the end was asked for while counting decided" in b.journal.rounds(1)[0]["note"]
+
+
+def test_the_end_asked_for_by_another_thread_waits_for_the_policy(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    b = bench()
+    policy = Counting()
+    controller = b.new_controller(policy=policy)
+    decide = policy.allocate
+
+    def allocate(snapshot: Snapshot) -> Plan:
+        other = threading.Thread(target=controller.stop)
+        other.start()
+        other.join()
+        return decide(snapshot)
+
+    monkeypatch.setattr(policy, "allocate", allocate)
+    controller.run()
+
+    assert b.journal.rounds(1)[0]["note"] == ""
 
 
 def test_nothing_of_a_round_is_kept_until_the_next(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
