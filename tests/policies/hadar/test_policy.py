@@ -189,6 +189,24 @@ def test_where_stops_cost_little_rigid_gangs_are_planned_in_pools_that_hold_few(
     assert ("plan" in get("hadar").allocate(snapshot(queue, nodes)).memory) is planned
 
 
+@pytest.mark.parametrize(("apart_s", "unmovable", "wide"), [(0.0, "no", True), (1.0, "no", False), (1.0, None, True)])
+def test_a_size_that_stays_is_chosen_with_those_in_mind_who_are_still_to_come(
+    job: Any, snapshot: Any, apart_s: float, unmovable: str | None, wide: bool
+) -> None:
+    """Two GPUs make a job 1.6 times as fast. Four such jobs on four GPUs end sooner two by two, and where others come
+    meanwhile those find all GPUs taken for longer. Not after a lone batch, nor where a job can give a GPU back."""
+    form, scaled = Form(1, max_nodes=1, sizes=(1, 2)), {2: {"v100": Speed(16.0)}}
+    queue = [
+        job(str(n), k80=None, p100=None, form=form, scaled=scaled, unmovable=unmovable, restart_cost_s=5.0,
+            steps=1e4, arrival=990.0 + n * apart_s)
+        for n in range(4)
+    ]  # fmt: skip
+
+    plan = get("hadar").allocate(snapshot(queue, (Node("a", {"v100": 4}),)))
+
+    assert any(sum(p.by_type.values()) == 2 for p in plan.placements.values()) is wide
+
+
 def test_patience(job: Any, running: Any, snapshot: Any) -> None:
     """In a queue too long to be planned it starts on what is free, unless it is told to wait, and then not for ever."""
     nodes = (Node("a", {"v100": 1}), Node("c", {"k80": 1}))

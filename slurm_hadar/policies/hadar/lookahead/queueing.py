@@ -109,8 +109,24 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
 
 def _toll(outlook: Outlook) -> Floats:
     """What a second of each job in each column costs those that are still to come, shape (n, k): elastic jobs alone are
-    charged, since they choose how much GPU time they take."""
-    return np.where(outlook.elastic[:, None], outlook.workers * _arriving_per_gpu(outlook), 0.0)
+    charged, since they choose how much GPU time they take.
+
+    One that keeps its size once it runs still has it when others come. It pays for the GPU time that it takes beyond
+    that of its thriftiest size, and as many are taken to come for each GPU as wait for one now; nobody after a lone
+    batch. One that can give GPUs back pays little for each that it has.
+    """
+    able = np.isfinite(outlook.run_s)
+    area = np.where(able, outlook.run_s * outlook.workers, np.inf)
+    least = np.empty_like(area)
+    for pool in range(len(outlook.pools)):
+        sizes = outlook.pool_of == pool
+        least[:, sizes] = area[:, sizes].min(axis=1, keepdims=True)
+    more = outlook.workers - np.divide(least, outlook.run_s, out=np.zeros_like(area), where=able)
+    waiting = int((outlook.held < 0).sum()) if _stream(outlook) > 0 else 0
+    kept = np.where(able, more, 0.0) * waiting / max(1.0, float(outlook.gpus.sum()))
+    fixed = np.array([[j.unmovable is not None] for j in outlook.jobs], bool)
+    charged = np.where(fixed, kept, outlook.workers * _arriving_per_gpu(outlook))
+    return np.where(outlook.elastic[:, None], charged, 0.0)
 
 
 def _searchable(rules: Rules, outlook: Outlook, leaning: float, target: Target | None) -> bool:
