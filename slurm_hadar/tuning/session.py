@@ -141,7 +141,7 @@ def options_of(storage: str, study: str | None) -> Options:
     return Options(**{k: v for k, v in said.items() if k in known} | {"storage": url, "study": study})
 
 
-def standing(options: Options) -> tuple[dict[str, int], dict[str, Any] | None]:
+def standing(options: Options) -> tuple[dict[str, int], Result | None]:
     """How many trials are in which state, and the best of them, as the storage has it."""
     import optuna
 
@@ -150,10 +150,7 @@ def standing(options: Options) -> tuple[dict[str, int], dict[str, Any] | None]:
     counts: dict[str, int] = {}
     for trial in trials:
         counts[trial.state.name.lower()] = counts.get(trial.state.name.lower(), 0) + 1
-    best = best_of(trials, options.direction == "maximize")
-    if best is None:
-        return counts, None
-    return counts, best.told
+    return counts, best_of(trials, options.direction == "maximize")
 
 
 def run(

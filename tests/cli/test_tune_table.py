@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from slurm_hadar.cli.systems.tune_table import Screenful, standing_table
+from slurm_hadar.cli.systems.tune_table import Screenful, best_line, standing_line, standing_table, study_line
+from slurm_hadar.tuning.session import Result
 
 
 def standing(run: int, wait: int) -> dict[str, Any]:
@@ -63,3 +64,19 @@ def test_nothing_of_it_stays_behind() -> None:
             live.update(Screenful(standing(run, 20)), refresh=True)
     taken_away = re.findall(r"(?:\x1b\[1A\x1b\[2K)+", out.getvalue())
     assert taken_away and max(map(len, taken_away)) // len("\x1b[1A\x1b[2K") < 24
+
+
+def test_each_best_is_called_what_it_is() -> None:
+    stands = standing(8, 73) | {"best": {"trial": 4, "value": 0.0326727}}
+    assert "best loss ever reported 0.0326727 (trial 4)" in standing_line(stands)
+    complete, reported = (Result(3, 0.299139, {}, ended) for ended in (True, False))
+    assert best_line(complete, "loss", tuned=True) == "best: trial 3, loss 0.299139, of those that are complete"
+    assert best_line(complete, None, tuned=False) == "best: trial 3, value 0.299139"
+    assert best_line(reported, "loss", tuned=True).endswith("by its last report (no trial is complete)")
+
+
+def test_optunas_states_are_not_taken_for_what_runs() -> None:
+    counts = {"running": 55, "waiting": 5, "pruned": 21}
+    assert study_line("s", counts, tuned=True) == "study s: 60 not over, 21 pruned"
+    assert study_line("s", {"waiting": 60, "pruned": 21}, tuned=False) == "study s: 60 waiting, 21 pruned"
+    assert study_line("s", {}, tuned=True) == "study s: no trials"

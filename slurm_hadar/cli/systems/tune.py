@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from slurm_hadar.cli.common import Number, console, facts_table, plain, write_json
-from slurm_hadar.cli.systems.tune_table import Screenful, standing_line, standing_table
+from slurm_hadar.cli.systems.tune_table import Screenful, best_line, standing_line, standing_table, study_line
 from slurm_hadar.cluster.emulation import default_factors
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.fields import LONGEST_S, MOST_PAUSE_S
@@ -142,11 +142,12 @@ def status(storage: str, study: str | None, json_file: str | None) -> None:
     counts, best = session.standing(options)
     live = read_status(folder) if is_running(folder) else {}
     if json_file is not None:
-        write_json(json_file, {"study": options.study, "trials": counts, "best": best, "tuner": live or None})
+        told = best and best.told
+        write_json(json_file, {"study": options.study, "trials": counts, "best": told, "tuner": live or None})
         return
-    click.echo(f"study {options.study}: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "no trials"))
+    click.echo(study_line(options.study, counts, tuned=bool(live)))
     if best is not None:
-        click.echo(f"best: trial {best['trial']}, {options.metric or 'value'} {best['value']:.6g}")
+        click.echo(best_line(best, options.metric, tuned=bool(live)))
     over = sum(n for state, n in counts.items() if state not in ("running", "waiting"))
     if not live and over >= max(options.trials, sum(counts.values())):
         click.echo(f"all of its trials are over; for more: {_resume(options)} --trials {2 * options.trials}")
@@ -250,7 +251,7 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
     if json_file == "-":
         return
     click.echo("trials: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
-    click.echo(f"best: trial {best.number}, {options.metric or 'value'} {best.value:.6g}")
+    click.echo(best_line(best, options.metric, tuned=False))
     console().print(facts_table((name, f"{value!r}", "") for name, value in best.parameters.items()))
     click.echo(f"to train with it again: {command}")
     if picture is not None:

@@ -11,7 +11,26 @@ from slurm_hadar.units import lasting
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, Group, RenderResult
 
-__all__ = ["Screenful", "standing_line", "standing_table"]
+    from slurm_hadar.tuning.session import Result
+
+__all__ = ["Screenful", "best_line", "standing_line", "standing_table", "study_line"]
+
+
+def study_line(name: str, counts: Mapping[str, int], tuned: bool) -> str:
+    """A study's trials by Optuna's states. ``tuned``: a tuner is at work, to which all that are not over are RUNNING;
+    which of them run is its to say."""
+    if tuned:
+        over = {state: n for state, n in counts.items() if state not in ("running", "waiting")}
+        counts = {"not over": sum(counts.values()) - sum(over.values()), **over}
+    return f"study {name}: " + (", ".join(f"{n} {state}" for state, n in counts.items() if n) or "no trials")
+
+
+def best_line(best: Result, metric: str | None, tuned: bool) -> str:
+    """The trial that would be the search's result if it ended now. ``tuned``: it goes on."""
+    line = f"best: trial {best.number}, {metric or 'value'} {best.value:.6g}"
+    if not best.complete:
+        return f"{line}, by its last report (no trial is complete)"
+    return f"{line}, of those that are complete" if tuned else line
 
 
 def standing_line(stands: Mapping[str, Any]) -> str:
@@ -24,7 +43,7 @@ def standing_line(stands: Mapping[str, Any]) -> str:
     if counts["at its rung"]:
         text += f", {counts['at its rung']} at their rung for others"
     if best is not None:
-        text += f"; best {stands.get('metric', 'value')} {best['value']:.6g} (trial {best['trial']})"
+        text += f"; best {stands.get('metric', 'value')} ever reported {best['value']:.6g} (trial {best['trial']})"
     if stands["group_left_s"] is not None:
         text += f"; this group needs {lasting(stands['group_left_s'])} or more"
     return text
