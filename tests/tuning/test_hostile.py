@@ -325,6 +325,24 @@ def test_how_it_stands_counts_what_was_before(tuner: Any, study: Study) -> None:
     (tuner.folder / "hold").unlink()
 
 
+def test_a_study_of_optunas_own_is_refused_with_a_way_out(tuner: Any, study: Study) -> None:
+    """Which is tried here: trials of one's own go into a study of ours."""
+    storage = f"sqlite:///{tuner.folder}/tune.db"
+    optuna.create_study(study_name="theirs", storage=storage).enqueue_trial({"x": 0.5})
+    words = ("run", study(PLAIN, before="pass"), "--trials", "1", *RANDOM, "--study")
+    for refused in ((*words, "theirs"), ("resume", "--study", "theirs"), ("status", "--study", "theirs")):
+        code, _, said = tuner(*refused)
+        assert code == 1 and "take another --study; trials of your own go into one that was (Optuna's enqueue" in said
+
+    assert tuner(*words, "ours")[0] == 0
+    optuna.load_study(study_name="ours", storage=storage).enqueue_trial({"x": 0.25})
+    code, _, said = tuner("resume", "--study", "ours", "--trials", "2", *RANDOM[2:])
+
+    trials = optuna.load_study(study_name="ours", storage=storage).trials
+    assert code == 0 and [t.state.name for t in trials] == ["COMPLETE"] * 2, said
+    assert trials[1].params == {"x": 0.25}
+
+
 def test_a_search_space_that_has_changed_loses_no_trial(tuner: Any, study: Study) -> None:
     """Trials that are to go on wait on until their own space is back."""
     (tuner.folder / "hold").touch()
