@@ -449,3 +449,16 @@ def test_the_end_of_the_process_that_forks_trials_is_told_as_it_was(tmp_path: Pa
         assert launcher.ended() == [Ended((0, 0), -signal.SIGKILL, "the process that forks trials")]
     finally:
         launcher.close()
+
+
+def test_who_forks_trials_ends_quietly_when_the_tuner_was_killed(tmp_path: Path) -> None:
+    """It may just have been told to fork one, and nobody reads which process that is, nor how it ended."""
+    command = [sys.executable, "-m", "slurm_hadar.tuning.trial.zygote"]
+    request = json.dumps({"spec": "", "environ": {}, "log": str(tmp_path / "log")})
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as zygote:
+        assert zygote.stdout is not None
+        zygote.stdout.close()
+        zygote.stdout = None
+        _, said = zygote.communicate(request + "\n", timeout=60)
+    assert (zygote.returncode, said) == (0, "")
