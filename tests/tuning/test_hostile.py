@@ -343,6 +343,18 @@ def test_a_study_of_optunas_own_is_refused_with_a_way_out(tuner: Any, study: Stu
     assert trials[1].params == {"x": 0.25}
 
 
+def test_a_grid_of_floats_without_a_step_is_said_once(tuner: Any, study: Study) -> None:
+    """Each further trial would fail alike; with a step the search goes on with the one that has asked."""
+    words = ("run", study(PLAIN, before="pass"), "--trials", "4", "--algorithm", "grid", "--gpus", "2")
+    code, _, said = tuner(*words)
+    assert code == 1 and said.startswith("hadar: --algorithm grid: parameter 'x' is any float from 0 to 1: give "), said
+    assert len(said.splitlines()) == 1 and [t.state.name for t in tuner.trials()] == ["WAITING"]
+
+    study(PLAIN.replace("0, 1)", "0, 1, step=0.5)"), before="pass")
+    assert tuner(*words)[0] == 0
+    assert sorted(t.value for t in tuner.trials()) == [0, 0.5, 1]
+
+
 def test_a_search_space_that_has_changed_loses_no_trial(tuner: Any, study: Study) -> None:
     """Trials that are to go on wait on until their own space is back."""
     (tuner.folder / "hold").touch()
