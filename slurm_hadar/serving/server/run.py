@@ -20,6 +20,7 @@ from slurm_hadar.listening import HeadsInTime, handshakes_in_time, open_socket, 
 from slurm_hadar.serving.server.app import HEALTH, create_app
 from slurm_hadar.serving.server.desk import Desk, DeskOptions
 from slurm_hadar.serving.server.metrics import ServingMetrics
+from slurm_hadar.serving.server.model import check_source
 
 __all__ = ["ServerOptions", "run_server"]
 
@@ -97,7 +98,8 @@ class _Server(uvicorn.Server):
 
 def run_server(options: ServerOptions, tell: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. ``tell`` is given lines: the address, and which workers are ready. Raises
-    ConfigError where it cannot listen, where the certificate is none, and where no worker can be had."""
+    ConfigError where it cannot listen, where the models' file or the certificate is none, and where no worker can be
+    had."""
     _Run(options, tell).run()
 
 
@@ -124,6 +126,7 @@ class _Run:
         connections = options.desk.queue + _CONNECTIONS
         room_for(connections + _FILES)
         self._failure = ""
+        check_source(options.desk.source)
         if options.certificate is not None and options.key is not None:
             _check_certificate(options.certificate, options.key)
         metrics = ServingMetrics()
