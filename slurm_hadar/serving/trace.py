@@ -67,8 +67,9 @@ class Kind:
 def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> tuple[TracedRequest, ...]:
     """Of a file, or drawn by a text such as ``poisson:load=0.7``; by arrival. Raises TraceError.
 
-    ``assume`` is told what had to be assumed: where deadlines lie before their arrivals and do not become later with
-    them, they are not on the same clock, and are taken as spans after each arrival, as in traces of jobs.
+    ``assume`` is told what had to be assumed: ``deadline_s`` is a time on the clock of ``arrival_s``, but where one
+    lies before its arrival, all are taken as spans after each arrival, as in traces of jobs. Not where most lie after
+    their arrivals and become later with them: then the one is a mistake, which is refused.
     """
     if is_drawn(source):
         return drawn(source)
@@ -79,16 +80,9 @@ def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> t
     if not found:
         raise TraceError(f"{source}: has no requests, only a header; add a line for each request")
     requests = [request for request, _ in found]
-    early = [(request, where) for request, where in found if request.deadline_s < request.arrival_s]
-    if len(early) > 1 and not _become_later([r for r in requests if not math.isnan(r.deadline_s)]):
-        assume("deadline_s is counted from each request's arrival, since it does not become later with arrival_s")
-        requests = [replace(r, deadline_s=r.arrival_s + r.deadline_s) for r in requests]
-    elif early:
-        request, where = early[0]
-        raise TraceError(
-            f"{where}: deadline_s {request.deadline_s:g} lies before arrival_s: it is a time on the clock of "
-            "arrival_s; for a span after each arrival leave the column out and give --slo"
-        )
+    if (early := next((where for request, where in found if request.deadline_s < request.arrival_s), None)) is not None:
+        requests = _by_spans(found, early)
+        assume(f"deadline_s is counted from each request's arrival, since that of {early} lies before its arrival_s")
     return _near_zero(sorted(requests, key=lambda request: request.arrival_s))
 
 
@@ -104,9 +98,27 @@ def _near_zero(requests: Sequence[TracedRequest]) -> tuple[TracedRequest, ...]:
     )
 
 
-def _become_later(requests: Sequence[TracedRequest]) -> bool:
-    """Whether deadlines are rather on the clock of the arrivals, by the slope of a line through them: 1 there, 0 for
-    spans."""
+def _by_spans(found: Sequence[tuple[TracedRequest, str]], early: str) -> list[TracedRequest]:
+    """Requests whose ``deadline_s`` are spans; ``early``: where one is that cannot be a time."""
+    if _are_times([request for request, _ in found if not math.isnan(request.deadline_s)]):
+        raise TraceError(
+            f"{early}: deadline_s lies before arrival_s, and most others lie after theirs and become later with them, "
+            "as times on its clock do: correct it, or add arrival_s to all of them if they are seconds after it"
+        )
+    for request, where in found:
+        if request.deadline_s == 0:
+            raise TraceError(
+                f"{where}: deadline_s must be above 0: it is counted from arrival_s, since that of {early} lies before "
+                "its own"
+            )
+    return [replace(request, deadline_s=request.arrival_s + request.deadline_s) for request, _ in found]
+
+
+def _are_times(requests: Sequence[TracedRequest]) -> bool:
+    """Whether deadlines, some of which lie before their arrivals, are rather on their clock than spans: most lie after
+    them, and a line through them rises as it does there (slope 1; of spans 0)."""
+    if 2 * sum(r.deadline_s < r.arrival_s for r in requests) >= len(requests):
+        return False
     mean_s = statistics.fmean(r.arrival_s for r in requests)
     apart = [r.arrival_s - mean_s for r in requests]
     together = sum(a * r.deadline_s for a, r in zip(apart, requests, strict=True))

@@ -136,12 +136,19 @@ def options_of(storage: str, study: str | None) -> Options:
     with opening(url):
         said = optuna.load_study(study_name=study, storage=url).user_attrs.get("hadar:run")
     if not isinstance(said, Mapping):
-        raise ConfigError(f"study {study} of {storage} was not begun with hadar tune run")
+        raise _not_ours(study, storage)
     known = {f.name for f in fields(Options)}
     return Options(**{k: v for k, v in said.items() if k in known} | {"storage": url, "study": study})
 
 
-def standing(options: Options) -> tuple[dict[str, int], dict[str, Any] | None]:
+def _not_ours(study: str, storage: str) -> ConfigError:
+    return ConfigError(
+        f"study {study} of {storage} was not begun with hadar tune run: take another --study; trials of your own go "
+        "into one that was (Optuna's enqueue_trial, then hadar tune resume)"
+    )
+
+
+def standing(options: Options) -> tuple[dict[str, int], Result | None]:
     """How many trials are in which state, and the best of them, as the storage has it."""
     import optuna
 
@@ -150,10 +157,7 @@ def standing(options: Options) -> tuple[dict[str, int], dict[str, Any] | None]:
     counts: dict[str, int] = {}
     for trial in trials:
         counts[trial.state.name.lower()] = counts.get(trial.state.name.lower(), 0) + 1
-    best = best_of(trials, options.direction == "maximize")
-    if best is None:
-        return counts, None
-    return counts, best.told
+    return counts, best_of(trials, options.direction == "maximize")
 
 
 def run(
@@ -267,7 +271,7 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool, record: Rec
     record.belongs(book.identity(), fresh=known is None)
     if known is None:
         if book.trials():
-            raise ConfigError(f"study {options.study} of {options.storage} was not begun with hadar tune run")
+            raise _not_ours(options.study, options.storage)
     else:
         for name in ("objective", "algorithm", "sampler", "direction"):
             if (before := known.get(name, _DEFAULTS[name])) != getattr(options, name):

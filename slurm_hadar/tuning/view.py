@@ -16,8 +16,8 @@ _NAMES = {Stage.WAITING: "waits", Stage.RUNNING: "runs", Stage.AT_RUNG: "at its 
 
 
 def snapshot(executor: Executor, trials: int) -> dict[str, Any]:
-    """Trials that run or wait with their widths, counts, the best value yet, and how long the group may still take.
-    ``trials``: how many there will be."""
+    """Trials that run, then those that wait, with their widths; counts, the best value yet, and how long the group may
+    still take. ``trials``: how many there will be."""
     state, group = executor.state, executor.state.group
     members = group.members if group is not None else []
     rows = [
@@ -27,7 +27,7 @@ def snapshot(executor: Executor, trials: int) -> dict[str, Any]:
             "gpus": [f"{name}:{index}" for name, index in live.at], "step": live.meter.report_step,
             "value": live.value, "left_s": executor.left_s(live),
         }
-        for live in members if live.active
+        for live in sorted(members, key=lambda live: live.stage is not Stage.RUNNING) if live.active
     ]  # fmt: skip
     counts = {name: sum(live.stage is stage for live in state.lives.values()) for stage, name in _NAMES.items()}
     counts["ended"] += state.over_before

@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_hadar.cli.main import hadar
 from slurm_hadar.errors import ConfigError, ServingError
 from slurm_hadar.serving.client import ServingClient, binary_body, outputs_of, request_body, trace_of
 from slurm_hadar.serving.scheduling.request import MISS, Step
+from slurm_hadar.serving.server import run
 from slurm_hadar.serving.server.model import ModelInfo, TensorSpec, load_models
 from slurm_hadar.serving.server.protocol import binary_data, encode, encode_in_pieces, read_request
 from slurm_hadar.serving.server.wire import pack, unpack
@@ -29,6 +32,12 @@ INFO = ModelInfo(
     (TensorSpec("y", "FP32", (1,)),),
 )
 MODELS = Path(__file__).parent / "models.py"
+NO_SOURCES = [
+    (f"{MODELS}", "must read FILE.py:FUNCTION"),
+    (f"{MODELS}:Sleeper.infer", "must read FILE.py:FUNCTION"),
+    ("nothing.py:build", "^nothing.py: No such file or directory$"),
+    (f"{Path(__file__).parent / 'nothing'}:build", "its name must end in .py"),
+]
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -424,14 +433,23 @@ def test_models_are_built_and_measured() -> None:
     [
         (f"{MODELS}:broken", "no weights"),
         (f"{MODELS}:nowhere", "nowhere"),
-        (f"{MODELS}", "must be a Python file"),
-        ("nothing.py:build", "must be a Python file"),
-        (f"{MODELS}:Sleeper.infer", "must be a Python file"),
+        *NO_SOURCES,
     ],
 )
 def test_models_that_cannot_be_built(source: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         load_models(source)
+
+
+@pytest.mark.parametrize(("source", "told"), NO_SOURCES)
+def test_a_file_that_is_not_there_is_said_before_anything_is_opened(
+    monkeypatch: pytest.MonkeyPatch, source: str, told: str
+) -> None:
+    monkeypatch.setattr(run, "open_socket", lambda *_: pytest.fail("it listens"))
+
+    found = CliRunner().invoke(hadar, ["serve", "run", source, "--port", "0"])
+
+    assert isinstance(found.exception, ConfigError) and re.search(told, str(found.exception))
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         ("-1,a,1,2", "arrival_s must be from 0"),
         ("0,a,0,2", "exec_s must be above 0"),
         ("0,,1,2", "application is empty"),
-        ("5,a,1,2", "lies before arrival_s"),
         ("0,a,nan,2", "must be a number"),
         ("0,a,1", "3 fields"),
         ("0,a,1,-2", "must not be below 0"),
@@ -82,11 +81,53 @@ def test_epoch_seconds_change_nothing(tmp_path: Path) -> None:
     assert found[0] == found[1] and 0 < found[0] < 1
 
 
+@pytest.mark.parametrize(
+    ("lines", "deadlines"),
+    [
+        ("5,a,1,2", [7]),
+        ("0,a,1,2 1,a,1,2 4,a,1,2", [2, 3, 6]),  # one is early
+        ("10,a,1,2 11,a,1,3 12,a,1,4", [12, 14, 16]),  # all are, and they rise as the arrivals do
+        ("1764000000,a,1,2 1764000005,a,1,9", [2, 14]),
+        ("0,a,1,2 5,a,1,2 7,b,1,", [2, 7]),  # half of those that there are
+    ],
+)
+def test_deadlines_of_which_one_cannot_be_a_time_are_spans(tmp_path: Path, lines: str, deadlines: list[float]) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(HEAD + "\n".join(lines.split()) + "\n")
+    told: list[str] = []
+
+    trace = read_trace(str(file), told.append)
+
+    assert [r.deadline_s for r in trace if not math.isnan(r.deadline_s)] == deadlines
+    assert len(told) == 1 and f"since that of {file}:" in told[0]
+
+
+@pytest.mark.parametrize("lines", ["0,a,1,2 1,a,1,2 4,a,1,4", "5,a,1,5", "0,a,1,20 1,a,1,20 4,a,1,20"])
+def test_deadlines_none_of_which_is_early_are_times(tmp_path: Path, lines: str) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(HEAD + "\n".join(lines.split()) + "\n")
+    told: list[str] = []
+
+    trace = read_trace(str(file), told.append)
+
+    assert [r.deadline_s for r in trace] == [float(line.split(",")[3]) for line in lines.split()] and not told
+
+
 def test_few_deadlines_before_their_arrivals_are_mistakes(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(HEAD + "0,a,1,2\n5,a,1,2\n7,b,1,9\n9,b,1,12\n")
 
-    with pytest.raises(TraceError, match=r"trace\.csv:3: deadline_s 2 lies before arrival_s"):
+    with pytest.raises(TraceError, match=r"trace\.csv:3: deadline_s lies before arrival_s, .* correct it, or add"):
+        read_trace(str(file))
+
+
+def test_no_time_at_all_is_no_span(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(HEAD + "0,a,1,0\n5,a,1,2\n")
+
+    with pytest.raises(
+        TraceError, match=r"trace\.csv:2: deadline_s must be above 0.* that of .*trace\.csv:3 lies before"
+    ):
         read_trace(str(file))
 
 

@@ -325,6 +325,36 @@ def test_how_it_stands_counts_what_was_before(tuner: Any, study: Study) -> None:
     (tuner.folder / "hold").unlink()
 
 
+def test_a_study_of_optunas_own_is_refused_with_a_way_out(tuner: Any, study: Study) -> None:
+    """Which is tried here: trials of one's own go into a study of ours."""
+    storage = f"sqlite:///{tuner.folder}/tune.db"
+    optuna.create_study(study_name="theirs", storage=storage).enqueue_trial({"x": 0.5})
+    words = ("run", study(PLAIN, before="pass"), "--trials", "1", *RANDOM, "--study")
+    for refused in ((*words, "theirs"), ("resume", "--study", "theirs"), ("status", "--study", "theirs")):
+        code, _, said = tuner(*refused)
+        assert code == 1 and "take another --study; trials of your own go into one that was (Optuna's enqueue" in said
+
+    assert tuner(*words, "ours")[0] == 0
+    optuna.load_study(study_name="ours", storage=storage).enqueue_trial({"x": 0.25})
+    code, _, said = tuner("resume", "--study", "ours", "--trials", "2", *RANDOM[2:])
+
+    trials = optuna.load_study(study_name="ours", storage=storage).trials
+    assert code == 0 and [t.state.name for t in trials] == ["COMPLETE"] * 2, said
+    assert trials[1].params == {"x": 0.25}
+
+
+def test_a_grid_of_floats_without_a_step_is_said_once(tuner: Any, study: Study) -> None:
+    """Each further trial would fail alike; with a step the search goes on with the one that has asked."""
+    words = ("run", study(PLAIN, before="pass"), "--trials", "4", "--algorithm", "grid", "--gpus", "2")
+    code, _, said = tuner(*words)
+    assert code == 1 and said.startswith("hadar: --algorithm grid: parameter 'x' is any float from 0 to 1: give "), said
+    assert len(said.splitlines()) == 1 and [t.state.name for t in tuner.trials()] == ["WAITING"]
+
+    study(PLAIN.replace("0, 1)", "0, 1, step=0.5)"), before="pass")
+    assert tuner(*words)[0] == 0
+    assert sorted(t.value for t in tuner.trials()) == [0, 0.5, 1]
+
+
 def test_a_search_space_that_has_changed_loses_no_trial(tuner: Any, study: Study) -> None:
     """Trials that are to go on wait on until their own space is back."""
     (tuner.folder / "hold").touch()
@@ -431,3 +461,16 @@ def test_the_end_of_the_process_that_forks_trials_is_told_as_it_was(tmp_path: Pa
         assert launcher.ended() == [Ended((0, 0), -signal.SIGKILL, "the process that forks trials")]
     finally:
         launcher.close()
+
+
+def test_who_forks_trials_ends_quietly_when_the_tuner_was_killed(tmp_path: Path) -> None:
+    """It may just have been told to fork one, and nobody reads which process that is, nor how it ended."""
+    command = [sys.executable, "-m", "slurm_hadar.tuning.trial.zygote"]
+    request = json.dumps({"spec": "", "environ": {}, "log": str(tmp_path / "log")})
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as zygote:
+        assert zygote.stdout is not None
+        zygote.stdout.close()
+        zygote.stdout = None
+        _, said = zygote.communicate(request + "\n", timeout=60)
+    assert (zygote.returncode, said) == (0, "")

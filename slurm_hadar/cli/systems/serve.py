@@ -244,8 +244,9 @@ def simulate(
 ) -> None:
     """Simulate a trace of requests.
 
-    Columns: arrival_s, application, exec_s (alone, on a worker of speed 1), and optional deadline_s, on the clock of
-    arrival_s, or where most lie before arrival_s counted from there.
+    Columns: arrival_s, application, exec_s (alone, on a worker of speed 1), and optional deadline_s: a time on the
+    clock of arrival_s; where one lies before its arrival_s, all are taken as seconds after it, which is said, unless
+    most lie after theirs and become later with them: then the one is refused as a mistake.
     """
     trace = with_slo(read_trace(source, _assume), slo)
     options = ServeOptions(BatchLaw.linear(g, largest), _speeds(speeds), profiled)

@@ -7,11 +7,12 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import Number, cell, console, facts_table, plain, write_json
+from slurm_hadar.cli.common import Number, console, facts_table, plain, write_json
+from slurm_hadar.cli.systems.tune_table import Screenful, best_line, standing_line, standing_table, study_line
 from slurm_hadar.cluster.emulation import default_factors
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.fields import LONGEST_S, MOST_PAUSE_S
@@ -23,15 +24,11 @@ from slurm_hadar.tuning.simulation.run import Form, TuningPolicy, TuningResult
 from slurm_hadar.tuning.simulation.run import simulate as run_simulation
 from slurm_hadar.units import lasting
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 __all__ = ["tune"]
 
 _STOP_S = 240.0
 _INTERRUPTED = 130  # as shells have it, so that nothing follows in a list of commands
 _LINE_S = 30.0
-_MOST_ROWS = 40
 
 
 @click.group()
@@ -145,11 +142,12 @@ def status(storage: str, study: str | None, json_file: str | None) -> None:
     counts, best = session.standing(options)
     live = read_status(folder) if is_running(folder) else {}
     if json_file is not None:
-        write_json(json_file, {"study": options.study, "trials": counts, "best": best, "tuner": live or None})
+        told = best and best.told
+        write_json(json_file, {"study": options.study, "trials": counts, "best": told, "tuner": live or None})
         return
-    click.echo(f"study {options.study}: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "no trials"))
+    click.echo(study_line(options.study, counts, tuned=bool(live)))
     if best is not None:
-        click.echo(f"best: trial {best['trial']}, {options.metric or 'value'} {best['value']:.6g}")
+        click.echo(best_line(best, options.metric, tuned=bool(live)))
     over = sum(n for state, n in counts.items() if state not in ("running", "waiting"))
     if not live and over >= max(options.trials, sum(counts.values())):
         click.echo(f"all of its trials are over; for more: {_resume(options)} --trials {2 * options.trials}")
@@ -158,7 +156,7 @@ def status(storage: str, study: str | None, json_file: str | None) -> None:
         click.echo(f"no tuner is at work on it; go on with: {_resume(options)}")
         return
     click.echo(f"tuner: process {live['pid']} on {live['host']}")
-    console().print(_table(live))
+    console().print(standing_table(live))
 
 
 @tune.command()
@@ -221,39 +219,13 @@ def _watching(trials: int, metric: str) -> Iterator[Callable[[Any], None]]:
         stands = snapshot(executor, trials) | {"metric": metric}
         executor.record.status(**stands)
         if live is not None:
-            live.update(_table(stands), refresh=True)
+            live.update(Screenful(stands), refresh=True)
         elif time.monotonic() - said_s > _LINE_S:
             said_s = time.monotonic()
-            _say(_line(stands))
+            _say(standing_line(stands))
 
     with live or contextlib.nullcontext():
         yield look
-
-
-def _line(stands: dict[str, Any]) -> str:
-    counts, best = stands["counts"], stands["best"]
-    text = f"{counts['ended']} of {stands['trials']} trials are over, {counts['runs']} run on {stands['gpus_busy']} of "
-    text += f"{stands['gpus']} GPUs"
-    if best is not None:
-        text += f"; best {stands.get('metric', 'value')} {best['value']:.6g} (trial {best['trial']})"
-    if stands["group_left_s"] is not None:
-        text += f"; this group needs {lasting(stands['group_left_s'])} or more"
-    return text
-
-
-def _table(stands: dict[str, Any]) -> Table:
-    """One line for each trial that runs or waits."""
-    from rich.table import Table
-
-    table = Table("trial", "state", "width", "GPUs", "step", stands.get("metric", "value"), "ends in", box=None,
-                  title=plain(_line(stands)), title_justify="left")  # fmt: skip
-    for row in stands["rows"][:_MOST_ROWS]:
-        value = "" if row["value"] is None else f"{row['value']:.6g}"
-        ends = "" if row["left_s"] is None else lasting(row["left_s"])
-        table.add_row(
-            str(row["trial"]), row["state"], row["width"], cell(" ".join(row["gpus"])), str(row["step"]), value, ends
-        )
-    return table
 
 
 def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
@@ -279,7 +251,7 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
     if json_file == "-":
         return
     click.echo("trials: " + ", ".join(f"{count} {state}" for state, count in sorted(states.items())))
-    click.echo(f"best: trial {best.number}, {options.metric or 'value'} {best.value:.6g}")
+    click.echo(best_line(best, options.metric, tuned=False))
     console().print(facts_table((name, f"{value!r}", "") for name, value in best.parameters.items()))
     click.echo(f"to train with it again: {command}")
     if picture is not None:

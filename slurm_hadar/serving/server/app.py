@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_hadar import __version__
 from slurm_hadar.errors import ServingError
@@ -25,7 +25,7 @@ from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.server.protocol import binary_data, encode_in_pieces, read_request
 from slurm_hadar.serving.tensors import JSON_BYTES, as_json
 
-__all__ = ["HEALTH", "Guard", "create_app"]
+__all__ = ["HEALTH", "Guard", "LastAnswers", "create_app"]
 
 HEALTH = "/v2/health/"  # told to everyone
 
@@ -59,6 +59,22 @@ class Guard:
         await self._app(scope, receive, send)
 
 
+class LastAnswers:
+    """Around the application: when the server ends, each answer is the last one on its connection, so that no client
+    sends a request on one that is about to be closed."""
+
+    def __init__(self, app: ASGIApp, desk: Desk) -> None:
+        self._app, self._desk = app, desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._desk.draining:
+                message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
+            await send(message)
+
+        await self._app(scope, receive, sent)
+
+
 def create_app(desk: Desk, metrics: ServingMetrics, most_bytes: int, token: str | None = None) -> ASGIApp:
     """``desk`` is started and closed with the application. ``most_bytes``: of one request's body."""
     routes = _Routes(desk, metrics, most_bytes)
@@ -71,7 +87,8 @@ def create_app(desk: Desk, metrics: ServingMetrics, most_bytes: int, token: str 
         finally:
             desk.close()
 
-    return Guard(Starlette(routes=routes.all(), lifespan=lifespan, exception_handlers=_HANDLERS), token)
+    app = Starlette(routes=routes.all(), lifespan=lifespan, exception_handlers=_HANDLERS)
+    return LastAnswers(Guard(app, token), desk)
 
 
 def _error(status: int, message: str) -> Response:

@@ -6,13 +6,14 @@ import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any, Protocol
 
 from slurm_hadar.errors import ConfigError, reason_of
 from slurm_hadar.serving.tensors import DATATYPES
 
-__all__ = ["ModelInfo", "ServedModel", "TensorSpec", "Tensors", "load_models"]
+__all__ = ["ModelInfo", "ServedModel", "TensorSpec", "Tensors", "check_source", "load_models"]
 
 Tensors = Mapping[str, Any]  # name -> array
 _MOST_DIMENSIONS = 8
@@ -105,15 +106,28 @@ def _specs(model: ServedModel, side: str) -> tuple[TensorSpec, ...]:
     return found
 
 
-def load_models(source: str) -> list[ServedModel]:
-    """What ``FILE.py:build`` builds. Raises ConfigError where it cannot."""
+def check_source(source: str) -> tuple[ModuleSpec, str]:
+    """The file of ``FILE.py:build``, which can be read, and its function, which need not be there. Raises ConfigError
+    for anything else."""
     file, _, function = source.rpartition(":")
+    if not file or not function.isidentifier():
+        raise ConfigError(f"{source!r} must read FILE.py:FUNCTION, as in models.py:build")
     path = Path(file)
-    if not function.isidentifier() or not path.is_file():
-        raise ConfigError(f"{source!r} must be a Python file and a function in it, such as models.py:build")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"{file} is no Python file")
+        raise ConfigError(f"{file} is no Python file: its name must end in .py")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    return spec, function
+
+
+def load_models(source: str) -> list[ServedModel]:
+    """What ``FILE.py:build`` builds. Raises ConfigError where it cannot."""
+    spec, function = check_source(source)
+    path = Path(source.rpartition(":")[0])
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     sys.path.insert(0, str(path.parent.resolve()))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -20,6 +21,7 @@ from slurm_hadar.listening import HeadsInTime, handshakes_in_time, open_socket, 
 from slurm_hadar.serving.server.app import HEALTH, create_app
 from slurm_hadar.serving.server.desk import Desk, DeskOptions
 from slurm_hadar.serving.server.metrics import ServingMetrics
+from slurm_hadar.serving.server.model import check_source
 
 __all__ = ["ServerOptions", "run_server"]
 
@@ -28,6 +30,7 @@ _FILES = 200  # beyond connections
 _MOST_BESIDE = 64 << 10  # bytes
 _MOST_PER_BYTE = 8  # of a body that comes in chunks of one byte
 _LAST_WORDS_S = 5  # to send what is ready, at least
+_FIRST_WORDS_S = 0.2  # for the request of who has just connected
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,27 @@ class _Server(uvicorn.Server):
             handshakes_in_time(asyncio.get_running_loop())
         await super().startup(sockets)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if not self.force_exit:
+            await self._let_in_the_last(sockets or [])
+        await super().shutdown(sockets)
+
+    async def _let_in_the_last(self, sockets: list[socket.socket]) -> None:
+        """Nobody but who has connected by now, and their requests are answered: uvicorn closes connections that it has
+        not accepted, and those whose requests it has not read, which resets them."""
+        loop = asyncio.get_running_loop()
+        connected = [connection for listening in sockets for connection in _connected(listening)]
+        for server in self.servers:
+            server.close()
+        coming = [loop.connect_accepted_socket(self._protocol, c, ssl=self.config.ssl) for c in connected]
+        came = asyncio.gather(*coming, return_exceptions=True)
+        await asyncio.sleep(_FIRST_WORDS_S)
+        came.cancel()
+
+    def _protocol(self) -> asyncio.Protocol:
+        """As uvicorn makes it for those that it accepts."""
+        return _Protocol(self.config, self.server_state, self.lifespan.state)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         if self._asked:
             self.force_exit = True
@@ -95,9 +119,17 @@ class _Server(uvicorn.Server):
         self._drain()
 
 
+def _connected(listening: socket.socket) -> Iterator[socket.socket]:
+    """Connections that have come and that nobody has accepted yet."""
+    with contextlib.suppress(OSError):  # there is none, or no room for another open file
+        while True:
+            yield listening.accept()[0]
+
+
 def run_server(options: ServerOptions, tell: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. ``tell`` is given lines: the address, and which workers are ready. Raises
-    ConfigError where it cannot listen, where the certificate is none, and where no worker can be had."""
+    ConfigError where it cannot listen, where the models' file or the certificate is none, and where no worker can be
+    had."""
     _Run(options, tell).run()
 
 
@@ -124,6 +156,7 @@ class _Run:
         connections = options.desk.queue + _CONNECTIONS
         room_for(connections + _FILES)
         self._failure = ""
+        check_source(options.desk.source)
         if options.certificate is not None and options.key is not None:
             _check_certificate(options.certificate, options.key)
         metrics = ServingMetrics()

@@ -213,13 +213,19 @@ class Book:
         storage.set_trial_state_values(number, state)
 
     def suggest(self, number: int, kind: str, name: str, arguments: dict[str, Any]) -> Any:
-        """What Optuna's trial suggests. Raises ValueError for what it refuses."""
+        """What Optuna's trial suggests. Raises ValueError for what it refuses, ConfigError for what no trial of the
+        search can have."""
         import optuna
 
         trial = self._trials[number]
         if isinstance(self.study.sampler, optuna.samplers.BruteForceSampler):
             if kind == "float" and arguments["low"] == arguments["high"]:
                 arguments = {**arguments, "step": 1.0, "log": False}  # which it wants even of a single value
+            if kind == "float" and arguments["step"] is None:
+                raise ConfigError(
+                    f"--algorithm grid: parameter {name!r} is any float from {arguments['low']:g} to "
+                    f"{arguments['high']:g}: give suggest_float a step=, or use suggest_categorical; no trial is lost"
+                )
             self._refuse_another_grid(number, kind, name, arguments)
         suggest: dict[str, Callable[..., Any]] = {
             "float": trial.suggest_float,

@@ -132,8 +132,9 @@ def _reap() -> None:
 
 
 def _tell(said: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(said) + "\n")
-    sys.stdout.flush()
+    """Nobody reads it where the tuner was killed; then stdin ends, too."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, (json.dumps(said) + "\n").encode())
 
 
 if __name__ == "__main__":
