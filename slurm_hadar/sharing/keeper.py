@@ -25,7 +25,8 @@ from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import COMMON, LONGEST_PATH, own_folder
-from slurm_hadar.sharing.broker.server import Broker, Limits, depose, stands_still
+from slurm_hadar.sharing.broker.place import depose, stands_still
+from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
 from slurm_hadar.sharing.turns import Policy
 

@@ -20,8 +20,9 @@ from types import FrameType
 from slurm_hadar import scratch
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.messages import COMMAND
-from slurm_hadar.sharing.broker.desk import Rules, Seat
+from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import FOLDER, LONGEST_PATH, SOCKET, status_of
+from slurm_hadar.sharing.broker.seats import Seat
 from slurm_hadar.sharing.broker.server import Broker, Limits
 
 __all__ = ["Command", "End", "run_together"]

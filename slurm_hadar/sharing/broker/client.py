@@ -18,8 +18,8 @@ from pathlib import Path
 from slurm_hadar import joblog
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
-from slurm_hadar.sharing.broker.desk import Progress, Told
 from slurm_hadar.sharing.broker.looking import place_of, trusted
+from slurm_hadar.sharing.broker.seats import Progress, Told
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 

@@ -9,7 +9,7 @@ comes back is charged as the least of those who stayed: time away is not saved u
 **A turn stays with its holder until somebody else asks.** Then it is recalled, and given back at the holder's next
 boundary. Where equals take turns and a hand-over is dear, it is recalled only after as long as that is worth and when
 the next turn would be another's, or when its holder rests, which is looked for meanwhile. One that is between two
-iterations can be taken back at once. What the holder did while nobody asked it tells itself (:class:`Progress`); from
+iterations can be taken back at once. What the holder did while nobody asked it tells itself (``Progress``); from
 the recall on the broker's clock counts. Nothing is won by telling too little: nobody else was there, and who comes back
 starts level with the holder.
 
@@ -28,69 +28,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import NamedTuple
 
 from slurm_hadar.errors import ChannelError
+from slurm_hadar.sharing.broker.seats import NOTHING, Note, Progress, Seat, State, Told
 from slurm_hadar.sharing.entry import Applicant, Entry, let_in
 from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, is_safe, keep, keep_no_more, release
 from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import EqualShareClock, Policy, Standing, rank, stride
 
-__all__ = ["EQUAL", "Desk", "Note", "Rules", "Seat", "State", "Told"]
+__all__ = ["EQUAL", "Desk", "Rules"]
 
 
-class Told(StrEnum):
-    """What a session is told."""
-
-    ADMITTED = "admitted"
-    TURN = "turn"  # for one iteration, and for all that follow until it is recalled
-    RECALL = "recall"  # the turn is to be given back at the next boundary
-    KEEP = "keep"  # ephemeral memory need not be given back with the turn
-    FREE = "free"  # it must, and what is kept at once; to be answered
-
-
-class State(StrEnum):
-    """What a session is doing."""
-
-    WAITING = "waiting"  # for memory
-    WANTS = "wants"  # a turn
-    TURN = "turn"
-    KEEPS = "keeps"  # its turn, between two iterations, since nobody else wants it
-    BETWEEN = "between"  # two turns, and waited for
-    AWAY = "away"
-
-
-class Seat(NamedTuple):
-    """A session as it stands: its lane, once it is let in, its turns and their time, with one that is under way; and
-    the share of the turns that it keeps where it gives way, else None; and whether it keeps its ephemeral memory."""
-
-    lane: int | None
-    state: State
-    demand: Demand
-    turns: int
-    used_ns: int
-    gives_way: float | None = None
-    keeps: bool = False
-
-
-class Progress(NamedTuple):
-    """What a session tells of all its iterations: how many have ended, the time within them, and when the last one
-    began and ended, by the machine's monotonic clock; the most memory that it was seen to take, persistent and
-    ephemeral, 0 where that was not measured; the time between the end of an iteration and its asking for the next; and
-    what its last hand-over cost the GPU: its ephemeral memory was given back, and is taken anew."""
-
-    iterations: int = 0
-    used_ns: int = 0
-    began_ns: int = 0
-    ended_ns: int = 0
-    persistent_bytes: int = 0
-    ephemeral_bytes: int = 0
-    away_ns: int = 0
-    switch_ns: int = 0
-
-
-NOTHING = Progress()
 #: The share of the turns beside one other that a session has which does not give way.
 EQUAL = 0.5
 #: Where nobody is to be preferred, turns are so long that hand-overs cost no more than this part of the GPU's time; but
@@ -99,13 +47,6 @@ _DEAR, _PATIENT_NS = 20, 1_000_000_000
 _EQUALS = frozenset({Policy.FAIR, Policy.RR})
 #: A smaller share is none: what one turn would cost its session then is more than it could make up for.
 LEAST = 0.001
-
-
-class Note(NamedTuple):
-    """Who is told what."""
-
-    name: str
-    told: Told
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import selectors
 import signal
@@ -17,13 +16,15 @@ from typing import Any
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
-from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Note, Progress, Rules, Seat, Told
+from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Rules
 from slurm_hadar.sharing.broker.looking import place_of
+from slurm_hadar.sharing.broker.place import listening, locked
+from slurm_hadar.sharing.broker.seats import Note, Progress, Seat, Told
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 
-__all__ = ["Broker", "Limits", "depose", "stands_still"]
+__all__ = ["Broker", "Limits"]
 
 NS = 1_000_000_000
 _MOST_S = 1e9
@@ -103,15 +104,15 @@ class Broker:
         self._selector = selectors.DefaultSelector()
         self._accepted = 0
         self._alone_since_ns = time.monotonic_ns()
-        self._lock = _locked(path)
-        self._listener = _listening(path, 0o111 if limits.all_users else 0o177)
+        self._lock = locked(path)
+        self._listener = listening(path, 0o111 if limits.all_users else 0o177)
         self._place = place_of(path)
         self._looked_ns = time.monotonic_ns()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def serve(self, until: int | None = None) -> None:
         """Until nobody has been there for ``linger_s``, a signal handler's exception ends it, the descriptor ``until``
-        is readable, or another broker has come in the place of one that stood still (:func:`depose`)."""
+        is readable, or another broker has come in the place of one that stood still (``depose``)."""
         if until is not None:
             self._selector.register(until, selectors.EVENT_READ)
         while not (self._lonely() or self._deposed()):
@@ -443,54 +444,3 @@ def _bytes(said: dict[str, Any], key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_BYTES:
         raise ChannelError(f"{key} must be a whole number from 0 to {MOST_BYTES:.0e}")
     return value
-
-
-def _locked(path: Path) -> int:
-    """One broker a socket: the lock of its neighbour file, which ends with the process. Raises ChannelError."""
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise ChannelError(f"another broker serves {path}") from None
-    if place_of(Path(f"{path}.lock")) != os.fstat(lock).st_ino:  # that of one that was deposed, and has ended
-        os.close(lock)
-        raise ChannelError(f"another broker comes to serve {path}")
-    os.truncate(lock, 0)
-    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-    return lock
-
-
-def stands_still(path: Path) -> bool:
-    """Whether the process of the broker there is stopped, as all of a job are that Slurm suspends."""
-    try:
-        pid = int(Path(f"{path}.lock").read_text())
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, ValueError, IndexError):
-        return False
-
-
-def depose(path: Path) -> None:
-    """Make room for another broker in the place of one that stands still. Its sessions notice, and it notices itself
-    when it goes on."""
-    lock = os.open(f"{path}.over", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stands_still(path):
-            Path(f"{path}.lock").unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-    finally:
-        os.close(lock)
-
-
-def _listening(path: Path, mask: int) -> socket.socket:
-    """The lock is ours: a socket that is there is one that a broker which died has left."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    before = os.umask(mask)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(before)
-    listener.listen(64)
-    return listener

@@ -16,8 +16,9 @@ import pytest
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import looking
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.desk import Progress, Rules, Seat, State
+from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import FOLDER, sockets, status_of
+from slurm_hadar.sharing.broker.seats import Progress, Seat, State
 from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
