@@ -24,6 +24,7 @@ class State(StrEnum):
     """What a session is doing."""
 
     WAITING = "waiting"  # for memory
+    ABSENT = "absent"  # it was let in by the broker before, and has not come back
     WANTS = "wants"  # a turn
     TURN = "turn"
     KEEPS = "keeps"  # its turn, between two iterations, since nobody else wants it
