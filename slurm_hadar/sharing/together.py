@@ -24,6 +24,7 @@ from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import FOLDER, LONGEST_PATH, SOCKET, status_of
 from slurm_hadar.sharing.broker.seats import Seat
 from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.declared import demand_of, seconds_of
 
 __all__ = ["Command", "End", "run_together"]
 
@@ -55,6 +56,12 @@ class Command:
             environ[name] = value
         if not words:
             raise ConfigError(f"job {number}, {text!r}, has no command")
+        try:
+            declared = {**os.environ, **environ}
+            demand_of(declared)
+            seconds_of(declared, "HADAR_SHARE_SECONDS")
+        except ConfigError as error:
+            raise ConfigError(f"job {number}, {text!r}: {error}") from None
         return cls(number, text, environ, tuple(words))
 
     @property

@@ -73,7 +73,10 @@ def test_classes_and_their_shares(share: Any, trace: str) -> None:
     [
         (("--policy", "fair", "--memory", "59"), 1, "job 'a' needs 60 bytes by itself, and the GPU has 59: give --mem"),
         (("--policy", "fair", "--memory", "0"), 2, "Invalid value for '--memory'"),
-        (("--policy", "fair", "--memory", "16X"), 1, "'16X' is no size in bytes: 16000000000, 16G (powers of 1000) or"),
+        (("--policy", "fair", "--memory", "16X"), 2, "'16X' is no size in bytes: 16000000000, 16G (powers of 1000) or"),
+        (("--policy", "fair", "--memory", "nan"), 2, "Invalid value for '--memory': 'nan' is no size in bytes"),
+        (("--policy", "fair", "--memory", "-5"), 2, "Invalid value for '--memory': '-5' is no size in bytes"),
+        (("--policy", "fair", "--memory", "9999999T"), 2, "Invalid value for '--memory': '9999999T' is more than any"),
         (("--policy", "pack", "--memory", "99", "--parallel-gain", "nan"), 2, "'--parallel-gain': nan is not a finite"),
         (("--policy", "best", "--memory", "99"), 2, "Invalid value for '--policy': 'best' is not one of 'fifo'"),
         (("--policy", "fair", "--memory", "99", "--share", "gold=2"), 2, "--share goes with --policy priority"),

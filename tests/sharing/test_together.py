@@ -33,7 +33,7 @@ sys.exit(int(sys.argv[2]))
 def start(short_tmp: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """``hadar share`` with these words, in a temporary folder of its own."""
     started = []
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(short_tmp)}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(short_tmp), "HADAR_SHARE_DIR": str(short_tmp / "jobs")}
 
     def run(*words: str, **more: str) -> subprocess.Popen[str]:
         begun = subprocess.Popen(
@@ -167,6 +167,12 @@ def test_a_job_that_asks_for_more_than_there_is_ends_with_the_reason(start: Any,
 def test_wrong_words_are_refused_before_anything_starts(start: Any, short_tmp: Path) -> None:
     for words, code, says in (
         (("run", "true", "'"), 1, 'job 2, "\'", cannot be read: No closing quotation'),
+        (
+            ("run", "true", "HADAR_SHARE_PERSISTENT=abc true"),
+            1,
+            "job 2, 'HADAR_SHARE_PERSISTENT=abc true': HADAR_SHARE_PERSISTENT: 'abc' is no size in bytes",
+        ),
+        (("run", "HADAR_SHARE_SECONDS=nan true"), 1, "HADAR_SHARE_SECONDS must be a number of seconds from 0 to 1e+09"),
         (("run",), 2, "Missing argument"),
         (("status", "--socket", str(short_tmp / "none")), 1, "no broker answers at"),
     ):

@@ -41,7 +41,10 @@ _policy = click.option("--policy", required=True, type=_CHOICE, help="Who is nex
 
 
 def _some_bytes(_context: click.Context, _param: click.Parameter, text: str | None) -> int | None:
-    size = None if text is None else size_bytes(text)
+    try:
+        size = None if text is None else size_bytes(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
     if size == 0:
         raise click.BadParameter("no job fits into nothing")
     return size

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from slurm_hadar.fields import LONGEST_S
 from slurm_hadar.sharing.broker.seats import Progress, Seat
 from slurm_hadar.sharing.sizes import MOST_BYTES
 
-__all__ = ["MOST_S", "row"]
+__all__ = ["row"]
 
 NS = 1_000_000_000
-#: Nobody's time is longer.
-MOST_S = 1e9
 
 
 def row(name: str, pid: int, uid: int, label: str, seat: Seat, told: Progress) -> dict[str, Any]:
@@ -35,4 +34,4 @@ def _measured(told: Progress) -> dict[str, int] | None:
 def _duty(used_ns: int, away_ns: int) -> float | None:
     """Of the time in which a session did not wait for its turn the share in which it had one: what it needs of a GPU,
     whoever else has turns there. None of one that has had none, or says of its other time what cannot be."""
-    return used_ns / (used_ns + away_ns) if used_ns > 0 and 0 <= away_ns <= MOST_S * NS else None
+    return used_ns / (used_ns + away_ns) if used_ns > 0 and 0 <= away_ns <= LONGEST_S * NS else None

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import ChannelError
+from slurm_hadar.fields import LONGEST_S
 from slurm_hadar.sharing.broker import ledger, progress
 from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Rules
 from slurm_hadar.sharing.broker.looking import place_of
 from slurm_hadar.sharing.broker.place import listening, locked
-from slurm_hadar.sharing.broker.rows import MOST_S, row
+from slurm_hadar.sharing.broker.rows import row
 from slurm_hadar.sharing.broker.seats import NOTHING, Note, Progress, Seat, Told
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
@@ -288,8 +289,8 @@ class Broker:
                 peer.label = "".join(c for c in str(said.get("label", ""))[:64] if c.isprintable())
                 demand = Demand(_bytes(said, "persistent_bytes"), _bytes(said, "ephemeral_bytes"))
                 total_s = said.get("total_s", 0)
-                if isinstance(total_s, bool) or not isinstance(total_s, int | float) or not 0 <= total_s <= MOST_S:
-                    raise ChannelError(f"total_s must be a number from 0 to {MOST_S:g}")
+                if isinstance(total_s, bool) or not isinstance(total_s, int | float) or not 0 <= total_s <= LONGEST_S:
+                    raise ChannelError(f"total_s must be a number from 0 to {LONGEST_S:g}")
                 return self._join(peer, said, demand, round(total_s * NS), now)
             case "freed":
                 peer.reported = False

@@ -150,6 +150,7 @@ def test_a_socket_without_a_broker_is_told_in_a_line(short_tmp: Path) -> None:
 
 def test_only_own_brokers_are_looked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(path.parent))
+    monkeypatch.setenv("HADAR_SHARE_DIR", str(path.parent / "jobs"))
     folder = path.parent / f"{FOLDER}x"
     folder.mkdir()
     (folder / "gpu").symlink_to(path)
