@@ -77,7 +77,7 @@ def share() -> None:
 @_shares
 @click.argument("jobs", nargs=-1, required=True)
 def run(policy: str, memory_bytes: int | None, shares: tuple[str, ...], jobs: tuple[str, ...]) -> None:
-    """Run several commands at once that share this machine's GPU by turns.
+    """Run several commands at once that share this allocation's GPU by turns. Of several GPUs each command sees one.
 
     Each JOB is a command with its options, in quotes: "python train.py --lr 0.1". NAME=VALUE in front of it is its
     environment; no shell reads it. Ends with the code of the first that fails, or 0.
