@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from slurm_hadar.sharing.turns import Policy
 
@@ -100,3 +101,23 @@ def test_a_drawn_trace_can_be_simulated(share: Any, tmp_path: Path) -> None:
     assert share("trace", "--jobs", "20", "--seed", "3")[1] == path.read_text()
     code, out, _ = share("simulate", "--trace", str(path), "--policy", "srtf", "--memory", "16G")
     assert code == 0 and "20 jobs" in out
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 200])
+def test_jobs_can_be_told_apart_however_narrow_the_terminal_is(
+    share: Any, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    rows = [
+        {"label": f"job {n} a-training-with-a-long-name", "pid": 12345, "lane": 0, "state": "keeps", "turns": 123456,
+         "used_s": 9999.0, "share": 0.5, "duty": 0.99, "persistent_bytes": 10**10, "ephemeral_bytes": 10**10}
+        for n in (17, 22)
+    ]  # fmt: skip
+    told = {"policy": "fair", "memory_bytes": None, "reserved_bytes": 0, "lanes": [], "sessions": rows}
+    monkeypatch.setattr("slurm_hadar.cli.systems.share.status_of", lambda _: told)
+    monkeypatch.setattr("slurm_hadar.cli.systems.share.console", lambda: Console(width=width))
+    code, out, _ = share("status", "--socket", "/s")
+
+    assert code == 0 and "memory is not counted" in out
+    for row in rows:
+        assert (row["label"] if width > 40 else row["label"][:6]) in out and "…" not in out
+    assert out.count("keeps") == 2 and ("10000000000 + 10000000000" in out) == (width == 200)

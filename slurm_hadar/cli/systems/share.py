@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import Number, cell, console, facts_table, plain, write_json
+from slurm_hadar.cli.common import Number, console, facts_table, plain, write_json
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
@@ -113,7 +113,7 @@ def status(path: Path | None, json_file: str | None) -> None:
         console().print(
             f"{broker['socket']}: policy {broker['policy']}, {_reserved(broker)}", soft_wrap=True, markup=False
         )
-        console().print(_sessions(broker["sessions"]))
+        console().print(_sessions(broker["sessions"], console().width))
 
 
 def _found() -> list[dict[str, Any]]:
@@ -128,24 +128,46 @@ def _found() -> list[dict[str, Any]]:
 
 
 def _reserved(broker: dict[str, Any]) -> str:
-    if broker["memory_bytes"] >= MOST_BYTES:
+    if broker["memory_bytes"] is None:
         return "memory is not counted"
     return f"{broker['reserved_bytes']} of {broker['memory_bytes']} bytes reserved, lanes: {len(broker['lanes'])}"
 
 
-def _sessions(sessions: Iterable[dict[str, Any]]) -> Table:
-    from rich.table import Table
+#: What a narrow terminal has no room for, in this order; a job's name and state stay.
+_DROPPED = ("process", "lane", "duty", "memory", "time", "turns", "share")
 
-    table = Table("job", "process", "lane", "state", "turns", "time", "share", "duty", "memory", box=None)
-    for row in sessions:
-        lane = "-" if row["lane"] is None else str(row["lane"])
-        memory = f"{row['persistent_bytes']} + {row['ephemeral_bytes']}" + " kept" * bool(row.get("keeps"))
-        duty = "-" if row.get("duty") is None else f"{100 * row['duty']:.0f} %"
-        table.add_row(
-            cell(row["label"]), str(row["pid"]), lane, _state(row), str(row["turns"]), lasting(row["used_s"]),
-            f"{100 * row['share']:.1f} %", duty, memory,
-        )  # fmt: skip
+
+def _sessions(sessions: Iterable[dict[str, Any]], width: int) -> Table:
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [_facts(row) for row in sessions]
+    titles = ["job", "process", "lane", "state", "turns", "time", "share", "duty", "memory"]
+    needs = {title: max([len(title), *(cell_len(row[title]) for row in rows)]) + 2 for title in titles}
+    for title in _DROPPED:
+        if sum(needs[kept] for kept in titles) > width:
+            titles.remove(title)
+    table = Table(box=None)
+    for title in titles:
+        table.add_column(title, no_wrap=title not in ("job", "state"), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[title]) for title in titles))
     return table
+
+
+def _facts(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "job": plain(row["label"]),
+        "process": str(row["pid"]),
+        "lane": "-" if row["lane"] is None else str(row["lane"]),
+        "state": _state(row),
+        "turns": str(row["turns"]),
+        "time": lasting(row["used_s"]),
+        "share": f"{100 * row['share']:.1f} %",
+        "duty": "-" if row.get("duty") is None else f"{100 * row['duty']:.0f} %",
+        "memory": f"{row['persistent_bytes']} + {row['ephemeral_bytes']}" + " kept" * bool(row.get("keeps")),
+    }
 
 
 def _state(row: dict[str, Any]) -> str:

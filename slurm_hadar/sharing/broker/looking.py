@@ -12,6 +12,7 @@ from typing import Any
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker.wire import credentials, decoded, encoded
+from slurm_hadar.sharing.sizes import MOST_BYTES
 
 __all__ = [
     "COMMON",
@@ -54,10 +55,19 @@ def trusted(uid: int) -> bool:
 
 
 def sockets() -> list[Path]:
-    """Those of this machine's brokers that this user may ask and that nobody has given a path."""
+    """Those of this machine's brokers that this user may ask and that nobody has given a path. None that a broker has
+    left which was killed."""
     folders = {own_folder(os.environ), COMMON, *Path(tempfile.gettempdir()).glob(f"{FOLDER}*")}
     there = (folder for folder in folders if folder.is_dir() and trusted(folder.lstat().st_uid))
-    return sorted(path for folder in there for path in folder.iterdir() if path.is_socket())
+    return sorted(path for folder in there for path in folder.iterdir() if path.is_socket() and not _is_left(path))
+
+
+def _is_left(path: Path) -> bool:
+    """Whether the process that served there has ended, as far as this user may know."""
+    try:
+        return not Path(f"/proc/{int(Path(f'{path}.lock').read_text())}").exists()
+    except (OSError, ValueError):
+        return False
 
 
 @contextmanager
@@ -83,11 +93,13 @@ def give_way(path: Path, job: str, share: float, for_s: float) -> None:
 
 
 def status_of(path: Path) -> dict[str, Any]:
-    """What the broker says: ``policy``, ``memory_bytes``, ``reserved_bytes``, ``lanes`` and ``sessions``, with times in
-    seconds. Raises ChannelError."""
+    """What the broker says: ``policy``, ``memory_bytes`` (None: not counted), ``reserved_bytes``, ``lanes`` and
+    ``sessions``, with times in seconds. Raises ChannelError."""
     with _told(path, encoded("status")) as sock, sock.makefile("rb") as lines:
         line = lines.readline()
-    said = decoded(line) if line.endswith(b"\n") else {"reason": "it has hung up"}
+    said: dict[str, Any] = decoded(line) if line.endswith(b"\n") else {"reason": "it has hung up"}
     if said.pop("op", "") != "status":
         raise ChannelError(f"the broker at {path} does not say how it stands: {said.get('reason')}")
+    if said.get("memory_bytes") == MOST_BYTES:
+        said["memory_bytes"] = None
     return said
