@@ -127,7 +127,6 @@ def test_jobs_end_with_the_one_that_runs_them_and_its_socket_is_in_nobodys_way(
     run = start("run", f"sh -c 'echo $$ > {pid_file}; exec sleep 600'")
     pid = int(poll(lambda: pid_file.exists() and pid_file.read_text().endswith("\n") and pid_file.read_text()))
     run.kill()
-    run.wait(30)
 
     poll(lambda: not _lives(pid))
     status = start("status", "--json", "-")

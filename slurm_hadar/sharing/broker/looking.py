@@ -65,9 +65,13 @@ def sockets() -> list[Path]:
 def _is_left(path: Path) -> bool:
     """Whether the process that served there has ended, as far as this user may know."""
     try:
-        return not Path(f"/proc/{int(Path(f'{path}.lock').read_text())}").exists()
-    except (OSError, ValueError):
+        pid = int(Path(f"{path}.lock").read_text())
+    except (OSError, ValueError):  # an administrator's, or none
         return False
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("Z", "X")
+    except (OSError, IndexError):
+        return True
 
 
 @contextmanager
