@@ -121,3 +121,17 @@ def test_jobs_can_be_told_apart_however_narrow_the_terminal_is(
     for row in rows:
         assert (row["label"] if width > 40 else row["label"][:6]) in out and "…" not in out
     assert out.count("keeps") == 2 and ("10000000000 + 10000000000" in out) == (width == 200)
+
+
+def test_a_dash_prints_and_writes_no_file(
+    share: Any, trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    common = ("simulate", "--trace", trace, "--policy", "fair", "--memory", "1000")
+    code, out, err = share(*common, "--jobs-csv", "-", "--json", "r.json")
+    assert (code, err) == (0, "") and [row["job_id"] for row in csv.DictReader(out.splitlines())] == ["a", "b"]
+    assert json.loads(Path("r.json").read_text())["jobs"] == 2
+    code, out, err = share(*common, "--jobs-csv", "-", "--json", "-")
+    assert (code, out) == (2, "") and "--json - and --jobs-csv - would print into each other" in err
+    assert share("trace", "--jobs", "3", "--out", "-") == share("trace", "--jobs", "3")
+    assert not Path("-").exists()

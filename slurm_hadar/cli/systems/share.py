@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import Number, console, facts_table, plain, write_json
+from slurm_hadar.cli.common import Number, console, facts_table, plain, write_json, write_text
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
@@ -190,7 +190,7 @@ def _state(row: dict[str, Any]) -> str:
 )
 @_shares
 @click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
-@click.option("--jobs-csv", "jobs_file", type=click.Path(path_type=Path), help="Write one line per job.")
+@click.option("--jobs-csv", "jobs_file", metavar="FILE", help="Write one line per job; - prints them.")
 def simulate(
     source: Path,
     policy: str,
@@ -198,12 +198,14 @@ def simulate(
     gain: float,
     shares: tuple[str, ...],
     json_file: str | None,
-    jobs_file: Path | None,
+    jobs_file: str | None,
 ) -> None:
     """Simulate a trace on one GPU that its jobs share.
 
     Columns: job_id, arrival_s, iterations, iter_s, persistent_bytes, ephemeral_bytes, and for policy priority class.
     """
+    if json_file == jobs_file == "-":
+        raise click.UsageError("--json - and --jobs-csv - would print into each other: give one of them a file")
     weights = _weights(shares, policy)
     jobs = read_trace(source)
     classes = {job.group for job in jobs}
@@ -213,11 +215,11 @@ def simulate(
     options = ShareOptions(memory_bytes, Fraction(gain).limit_denominator(10_000), weights)
     result = run_simulation(jobs, Policy(policy), options)
     if jobs_file is not None:
-        jobs_file.write_text(result.jobs_csv(), encoding="utf-8")
+        write_text(jobs_file, result.jobs_csv())
     if json_file is not None:
         write_json(json_file, result.summary())
-        if json_file == "-":
-            return
+    if "-" in (json_file, jobs_file):
+        return
     console().print(facts_table(_rows(result, memory_bytes)))
     if result.lanes_max > 1:
         click.echo(f"assumed: jobs beside each other do {gain:g} times what one alone does (--parallel-gain)")
@@ -261,14 +263,10 @@ def _rows(result: ShareResult, memory_bytes: int) -> list[tuple[str, str, str]]:
     show_default=True,
     help="Mean seconds between arrivals; 0: all at once.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write the trace there; default: print it.")
-def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
+@click.option("--out", default="-", metavar="FILE", help="Write the trace there; default: print it.")
+def trace(jobs: int, seed: int, gap_s: float, out: str) -> None:
     """Draw a trace over the workloads that Salus was measured with, for simulate."""
-    text = write_trace(draw_trace(jobs, seed, gap_s))
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        out.write_text(text, encoding="utf-8")
+    write_text(out, write_trace(draw_trace(jobs, seed, gap_s)))
 
 
 @share.command()
