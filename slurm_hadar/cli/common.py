@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # large, and for the commands that draw tables only
 __all__ = [
     "Number", "as_in_the_queue", "cell", "clock", "config_loader", "config_options", "console", "facts_table",
     "journal_path", "json_option", "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json",
-    "span", "write_json",
+    "span", "write_json", "write_text",
 ]  # fmt: skip
 
 _LOADER = "slurm_hadar.config_loader"
@@ -148,6 +148,14 @@ def policy_settings(settings: Iterable[str]) -> dict[str, str]:
 
 def print_json(content: Any) -> None:
     click.echo(json.dumps(content, indent=2, sort_keys=True, default=str))
+
+
+def write_text(target: str, text: str) -> None:
+    """To a file, or to the terminal for ``-``."""
+    if target == "-":
+        click.echo(text, nl=False)
+    else:
+        Path(target).write_text(text, encoding="utf-8")
 
 
 def write_json(target: str, content: Any) -> None:

@@ -175,10 +175,10 @@ def declare_needs(environ: MutableMapping[str, str], facts: JobFacts | None) -> 
     needs = comment.read(facts.comment)[0].needs_mib
     if needs is None:
         return
-    from slurm_hadar.sharing.sizes import size_bytes
+    from slurm_hadar.sharing.declared import memory_of
 
     with contextlib.suppress(ConfigError):  # who starts the broker says what is wrong with it
-        memory = size_bytes(environ["HADAR_SHARE_MEMORY"])
+        memory = memory_of(environ)
         persistent = min(memory, needs[0] << 20)
         ephemeral = min(memory - persistent, needs[1] << 20)
         environ.update(HADAR_SHARE_PERSISTENT=str(persistent), HADAR_SHARE_EPHEMERAL=str(ephemeral))

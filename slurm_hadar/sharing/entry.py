@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from slurm_hadar.sharing.lanes import Demand, GpuMemory, Step, admit, find_lane
+from slurm_hadar.sharing.lanes import Demand, GpuMemory, Place, Step, admit, find_lane
 from slurm_hadar.sharing.turns import Policy, Standing, rank
 
-__all__ = ["CROWD", "PATIENCE", "Applicant", "Entry", "let_in"]
+__all__ = ["CROWD", "PATIENCE", "Applicant", "Entry", "come_back", "let_in"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +57,16 @@ def let_in(policy: Policy, memory: GpuMemory, waiting: Sequence[Applicant], insi
             return all_of_them
     crowd = CROWD[policy]
     return (_passing if policy is Policy.PACK else _in_order)(policy, memory, order, crowd)
+
+
+def come_back(policy: Policy, memory: GpuMemory, applicant: Applicant) -> GpuMemory:
+    """Let in one whose memory is there already, whatever else is: it was let in by the broker before."""
+    ephemeral = applicant.demand.ephemeral_bytes
+    if policy is Policy.PACK or not memory.lanes:
+        return admit(memory, applicant.name, applicant.demand, Place(Step.NEW, None, ephemeral))
+    lane = memory.lanes[0]
+    place = Place(Step.ENLARGE, lane.number, max(lane.size_bytes, ephemeral))
+    return admit(memory, applicant.name, applicant.demand, place)
 
 
 def _key(policy: Policy, standing: Standing) -> tuple[int, int]:

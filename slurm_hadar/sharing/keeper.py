@@ -25,9 +25,9 @@ from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import COMMON, LONGEST_PATH, own_folder
-from slurm_hadar.sharing.broker.server import Broker, Limits, depose, stands_still
-from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
-from slurm_hadar.sharing.turns import Policy
+from slurm_hadar.sharing.broker.place import depose, stands_still
+from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.declared import memory_of, policy_of, seconds_of
 
 __all__ = ["LOOK_S", "STILL_S", "Post", "keep", "post_of"]
 
@@ -62,13 +62,8 @@ def post_of(environ: Mapping[str, str]) -> Post:
     path = _made(own_folder(environ)) / name
     if len(os.fsencode(path)) > LONGEST_PATH:
         raise ConfigError(f"{path} is too long for a socket's path: set HADAR_SHARE_DIR to a shorter folder")
-    try:
-        policy = Policy(environ.get("HADAR_SHARE_POLICY", Policy.FAIR))
-        kill_s = float(text) if (text := environ.get("HADAR_SHARE_KILL_AFTER")) else None
-    except ValueError as error:
-        raise ConfigError(f"HADAR_SHARE_POLICY or HADAR_SHARE_KILL_AFTER: {error}") from None
-    memory = size_bytes(environ["HADAR_SHARE_MEMORY"]) if environ.get("HADAR_SHARE_MEMORY") else MOST_BYTES
-    return Post(path, Rules(policy, memory), Limits(linger_s=None, kill_s=kill_s))
+    rules = Rules(policy_of(environ), memory_of(environ))
+    return Post(path, rules, Limits(linger_s=None, kill_s=seconds_of(environ, "HADAR_SHARE_KILL_AFTER")))
 
 
 def _was_killed(path: Path) -> bool:

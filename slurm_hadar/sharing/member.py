@@ -22,8 +22,7 @@ from slurm_hadar.errors import HadarError
 from slurm_hadar.joblog import say
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.cuda import Gpu, gpu_in_use
-from slurm_hadar.sharing.lanes import Demand
-from slurm_hadar.sharing.sizes import size_bytes
+from slurm_hadar.sharing.declared import demand_of, seconds_of
 
 __all__ = ["LONGEST_S", "QUIET_S", "Member", "iteration", "member"]
 
@@ -185,7 +184,7 @@ class Member:
         """As soon as the process uses one, which may be within its first turn."""
         if self._gpu is None and (cuda := gpu_in_use()) is not None:
             said = "HADAR_SHARE_PERSISTENT" in self._where and "HADAR_SHARE_LEARNED" not in self._where
-            self._gpu = Gpu(cuda, _demand(self._where) if said else None)
+            self._gpu = Gpu(cuda, demand_of(self._where) if said else None)
             assert self._session is not None
             self._session.free = self._gpu.free
         return self._gpu
@@ -205,24 +204,17 @@ class Member:
                     self._rested = True
 
 
-def _demand(where: dict[str, str]) -> Demand:
-    """Raises HadarError or ValueError for what is no size."""
-    return Demand(
-        size_bytes(where.get("HADAR_SHARE_PERSISTENT", "0")), size_bytes(where.get("HADAR_SHARE_EPHEMERAL", "0"))
-    )
-
-
 def _joined(where: dict[str, str]) -> Session:
     try:
         work = Work(
-            _demand(where),
-            float(where.get("HADAR_SHARE_SECONDS", "0")),
+            demand_of(where),
+            seconds_of(where, "HADAR_SHARE_SECONDS") or 0.0,
             where.get("HADAR_SHARE_CLASS", ""),
             where.get("HADAR_SHARE_LABEL") or Path(sys.argv[0] if sys.argv else "").name,
             can_keep=True,  # where nothing is told there is nothing to be kept
         )
         return Session(Path(where["HADAR_SHARE"]), work)
-    except (HadarError, ValueError) as error:
+    except HadarError as error:
         raise SystemExit(f"hadar: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""Several commands at once that share a GPU by turns: their broker, their environment, their signals and their ends."""
+"""Several commands at once that share GPUs by turns: their brokers, their environment, their signals and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -20,9 +20,12 @@ from types import FrameType
 from slurm_hadar import scratch
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.messages import COMMAND
-from slurm_hadar.sharing.broker.desk import Rules, Seat
+from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import FOLDER, LONGEST_PATH, SOCKET, status_of
+from slurm_hadar.sharing.broker.seats import Seat
 from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.declared import demand_of, seconds_of
+from slurm_hadar.sharing.gpus import VISIBLE, name_of, spread, visible
 
 __all__ = ["Command", "End", "run_together"]
 
@@ -54,6 +57,12 @@ class Command:
             environ[name] = value
         if not words:
             raise ConfigError(f"job {number}, {text!r}, has no command")
+        try:
+            declared = {**os.environ, **environ}
+            demand_of(declared)
+            seconds_of(declared, "HADAR_SHARE_SECONDS")
+        except ConfigError as error:
+            raise ConfigError(f"job {number}, {text!r}: {error}") from None
         return cls(number, text, environ, tuple(words))
 
     @property
@@ -88,40 +97,82 @@ class _Usage:
 def run_together(
     commands: Sequence[Command], rules: Rules, inject: Path, say: Callable[[str], None], ended: Callable[[End], None]
 ) -> int:
-    """Run them until all have ended; returns the exit code of the first that failed, or 0.
+    """Run them until all have ended, on one GPU or spread over those of ``CUDA_VISIBLE_DEVICES``, each with a broker
+    by these rules; returns the exit code of the first that failed, or 0.
 
     ``inject`` goes in front of their PYTHONPATH. SIGTERM, SIGINT, SIGUSR1 and SIGHUP are passed on to each. What a
     command leaves running in its process group is killed with its end, and the commands are if this process dies.
     """
     usage = _Usage()
-    with _folder() as folder:
-        path = folder / SOCKET
-        broker = Broker(path, rules, Limits(linger_s=None), say, usage.add)
-        stop, stopped = os.pipe()
-        thread = threading.Thread(target=broker.serve, args=(stop,), name="broker")
+    places = _places(commands, os.environ, say)
+    names = list(dict.fromkeys(place.socket for place in places.values()))
+    with _folder(names) as folder, _serving([folder / name for name in names], rules, say, usage) as threads:
         running: dict[Command, tuple[subprocess.Popen[bytes], float]] = {}
         try:
             with _forwarding(running) as received:
-                codes = _start(commands, running, received, path, inject, say)
-                thread.start()  # after the forks: a child must not be born while a thread holds a lock
-                codes += _wait(running, path, usage, ended)
+                codes = _start(places, running, received, folder, inject, say)
+                for thread in threads:  # after the forks: a child must not be born while a thread holds a lock
+                    thread.start()
+                paths = {command: folder / place.socket for command, place in places.items()}
+                codes += _wait(running, paths, usage, ended)
             return next((code for code in codes if code), 0)
         finally:
             for process, _ in running.values():
                 _end_group(process)
-            os.close(stopped)
-            if thread.ident is not None:
-                thread.join()
-            broker.close()
-            os.close(stop)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The GPU that a command sees, None where there is but one or nothing says which, and the name of its socket."""
+
+    gpu: str | None
+    socket: str
+
+
+def _places(
+    commands: Sequence[Command], environ: Mapping[str, str], say: Callable[[str], None]
+) -> dict[Command, _Place]:
+    """Of several GPUs each has a broker, and each command one GPU."""
+    gpus = visible(environ)
+    if len(gpus) < 2:
+        return dict.fromkeys(commands, _Place(None, SOCKET))
+    declared = {name: value for name, value in environ.items() if name != VISIBLE}
+    given = spread(gpus, [{**declared, **command.environ} for command in commands])
+    for gpu in gpus:
+        numbers = [str(command.number) for command, its in zip(commands, given, strict=True) if its == gpu]
+        say(f"GPU {gpu}: job{'s' * (len(numbers) > 1)} {', '.join(numbers)}" if numbers else f"GPU {gpu} is left idle: "
+            f"there are {len(gpus)} GPUs, and {len(commands)} command{'s' * (len(commands) > 1)}")  # fmt: skip
+    return {command: _Place(gpu, f"{SOCKET}{name_of(gpu)}") for command, gpu in zip(commands, given, strict=True)}
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[Path]:
+def _serving(
+    paths: Sequence[Path], rules: Rules, say: Callable[[str], None], usage: _Usage
+) -> Iterator[list[threading.Thread]]:
+    """The brokers, each in a thread that is to be started."""
+    with contextlib.ExitStack() as stack:
+        stop, stopped = os.pipe()
+        stack.callback(os.close, stop)
+        threads = []
+        for path in paths:
+            broker = Broker(path, rules, Limits(linger_s=None), say, usage.add)
+            stack.callback(broker.close)
+            threads.append(threading.Thread(target=broker.serve, args=(stop,), name="broker"))
+        try:
+            yield threads
+        finally:
+            os.close(stopped)
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+
+
+@contextlib.contextmanager
+def _folder(names: Sequence[str]) -> Iterator[Path]:
     scratch.remove_abandoned(FOLDER)
     folder = scratch.make(FOLDER)
     try:
-        if len(os.fsencode(folder / SOCKET)) > LONGEST_PATH:
+        if any(len(os.fsencode(folder / name)) > LONGEST_PATH for name in names):
             raise ConfigError(f"{folder} is too long for a socket's path: set TMPDIR to a shorter one")
         yield folder
     finally:
@@ -147,10 +198,10 @@ def _forwarding(running: dict[Command, tuple[subprocess.Popen[bytes], float]]) -
 
 
 def _start(
-    commands: Sequence[Command],
+    places: Mapping[Command, _Place],
     running: dict[Command, tuple[subprocess.Popen[bytes], float]],
     received: list[int],
-    path: Path,
+    folder: Path,
     inject: Path,
     say: Callable[[str], None],
 ) -> list[int]:
@@ -163,10 +214,11 @@ def _start(
         if os.getppid() != parent:  # it died before that
             os._exit(128 + signal.SIGKILL)
 
-    for command in commands:
+    for command, place in places.items():
         environ = {**os.environ, **command.environ}
         python_path = os.pathsep.join(p for p in (str(inject), environ.get("PYTHONPATH", "")) if p)
-        environ |= {"PYTHONPATH": python_path, "HADAR_SHARE": str(path), "HADAR_SHARE_LABEL": command.label}
+        environ |= {"PYTHONPATH": python_path, "HADAR_SHARE": str(folder / place.socket)}
+        environ |= {"HADAR_SHARE_LABEL": command.label} | ({} if place.gpu is None else {VISIBLE: place.gpu})
         environ[COMMAND] = str(command.number)
         try:
             process = subprocess.Popen(
@@ -184,7 +236,7 @@ def _start(
 
 def _wait(
     running: dict[Command, tuple[subprocess.Popen[bytes], float]],
-    path: Path,
+    paths: Mapping[Command, Path],
     usage: _Usage,
     ended: Callable[[End], None],
 ) -> list[int]:
@@ -203,7 +255,7 @@ def _wait(
                 del running[command]
                 code = process.returncode if process.returncode >= 0 else 128 - process.returncode
                 codes.append(code)
-                _settle(path, command.label)
+                _settle(paths[command], command.label)
                 used_s = usage.used_ns.get(command.label, 0) / 1e9
                 ended(End(command, code, ran_s, usage.turns.get(command.label, 0), used_s))
     return codes

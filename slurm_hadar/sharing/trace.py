@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import LATEST_S, LONGEST_S, number, positive, reading, rows, whole, within
+from slurm_hadar.fields import LATEST_S, LONGEST_S, positive, reading, rows, whole, within
 from slurm_hadar.sharing.lanes import Demand
 
 __all__ = ["OPTIONAL", "REQUIRED", "ShareJob", "read_trace", "write_trace"]
@@ -55,8 +55,7 @@ def read_trace(path: Path) -> tuple[ShareJob, ...]:
 def _job(row: Mapping[str, str], where: str) -> ShareJob:
     if not row["job_id"]:
         raise TraceError(f"{where}: job_id is empty")
-    epoch = number(row["arrival_s"], where, "arrival_s") > LONGEST_S
-    arrival_s = within(row["arrival_s"], where, "arrival_s", 0, LATEST_S if epoch else LONGEST_S)
+    arrival_s = within(row["arrival_s"], where, "arrival_s", 0, LATEST_S)
     iter_s = positive(row["iter_s"], where, "iter_s", LONGEST_S)
     iterations, persistent, ephemeral = (
         whole(row[field], where, field, least)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from slurm_hadar.sharing.turns import Policy
 
@@ -73,7 +74,10 @@ def test_classes_and_their_shares(share: Any, trace: str) -> None:
     [
         (("--policy", "fair", "--memory", "59"), 1, "job 'a' needs 60 bytes by itself, and the GPU has 59: give --mem"),
         (("--policy", "fair", "--memory", "0"), 2, "Invalid value for '--memory'"),
-        (("--policy", "fair", "--memory", "16X"), 1, "'16X' is no size in bytes: 16000000000, 16G (powers of 1000) or"),
+        (("--policy", "fair", "--memory", "16X"), 2, "'16X' is no size in bytes: 16000000000, 16G (powers of 1000) or"),
+        (("--policy", "fair", "--memory", "nan"), 2, "Invalid value for '--memory': 'nan' is no size in bytes"),
+        (("--policy", "fair", "--memory", "-5"), 2, "Invalid value for '--memory': '-5' is no size in bytes"),
+        (("--policy", "fair", "--memory", "9999999T"), 2, "Invalid value for '--memory': '9999999T' is more than any"),
         (("--policy", "pack", "--memory", "99", "--parallel-gain", "nan"), 2, "'--parallel-gain': nan is not a finite"),
         (("--policy", "best", "--memory", "99"), 2, "Invalid value for '--policy': 'best' is not one of 'fifo'"),
         (("--policy", "fair", "--memory", "99", "--share", "gold=2"), 2, "--share goes with --policy priority"),
@@ -97,3 +101,37 @@ def test_a_drawn_trace_can_be_simulated(share: Any, tmp_path: Path) -> None:
     assert share("trace", "--jobs", "20", "--seed", "3")[1] == path.read_text()
     code, out, _ = share("simulate", "--trace", str(path), "--policy", "srtf", "--memory", "16G")
     assert code == 0 and "20 jobs" in out
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 200])
+def test_jobs_can_be_told_apart_however_narrow_the_terminal_is(
+    share: Any, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    rows = [
+        {"label": f"job {n} a-training-with-a-long-name", "pid": 12345, "lane": 0, "state": "keeps", "turns": 123456,
+         "used_s": 9999.0, "share": 0.5, "duty": 0.99, "persistent_bytes": 10**10, "ephemeral_bytes": 10**10}
+        for n in (17, 22)
+    ]  # fmt: skip
+    told = {"policy": "fair", "memory_bytes": None, "reserved_bytes": 0, "lanes": [], "sessions": rows}
+    monkeypatch.setattr("slurm_hadar.cli.systems.share.status_of", lambda _: told)
+    monkeypatch.setattr("slurm_hadar.cli.systems.share.console", lambda: Console(width=width))
+    code, out, _ = share("status", "--socket", "/s")
+
+    assert code == 0 and "memory is not counted" in out
+    for row in rows:
+        assert (row["label"] if width > 40 else row["label"][:6]) in out and "…" not in out
+    assert out.count("keeps") == 2 and ("10000000000 + 10000000000" in out) == (width == 200)
+
+
+def test_a_dash_prints_and_writes_no_file(
+    share: Any, trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    common = ("simulate", "--trace", trace, "--policy", "fair", "--memory", "1000")
+    code, out, err = share(*common, "--jobs-csv", "-", "--json", "r.json")
+    assert (code, err) == (0, "") and [row["job_id"] for row in csv.DictReader(out.splitlines())] == ["a", "b"]
+    assert json.loads(Path("r.json").read_text())["jobs"] == 2
+    code, out, err = share(*common, "--jobs-csv", "-", "--json", "-")
+    assert (code, out) == (2, "") and "--json - and --jobs-csv - would print into each other" in err
+    assert share("trace", "--jobs", "3", "--out", "-") == share("trace", "--jobs", "3")
+    assert not Path("-").exists()

@@ -51,8 +51,8 @@ def test_a_gpu_has_one_place_for_all_its_jobs_by_its_physical_number(task: dict[
     [
         ({"SLURM_STEP_GPUS": "0,1"}, "has shards of the GPUs 0,1, and takes turns on one only"),
         ({"SLURM_STEP_GPUS": "", "SLURM_JOB_GPUS": "", "CUDA_VISIBLE_DEVICES": ""}, r"of the GPUs \(none\)"),
-        ({"HADAR_SHARE_POLICY": "best"}, "HADAR_SHARE_POLICY or HADAR_SHARE_KILL_AFTER: 'best'"),
-        ({"HADAR_SHARE_KILL_AFTER": "soon"}, "could not convert"),
+        ({"HADAR_SHARE_POLICY": "best"}, "HADAR_SHARE_POLICY must be one of fifo, .*'best'"),
+        ({"HADAR_SHARE_KILL_AFTER": "soon"}, "HADAR_SHARE_KILL_AFTER must be a number of seconds"),
         ({"HADAR_SHARE_MEMORY": "much"}, "'much' is no size"),
         ({"SLURMD_NODENAME": "n" * 100}, "too long for a socket's path: set HADAR_SHARE_DIR"),
         ({"HADAR_SHARE_DIR": "/proc/none"}, "/proc/none cannot be made"),

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.sharing.gpus import spread
 from slurm_hadar.sharing.together import Command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ sys.exit(int(sys.argv[2]))
 def start(short_tmp: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """``hadar share`` with these words, in a temporary folder of its own."""
     started = []
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(short_tmp)}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(short_tmp), "HADAR_SHARE_DIR": str(short_tmp / "jobs")}
 
     def run(*words: str, **more: str) -> subprocess.Popen[str]:
         begun = subprocess.Popen(
@@ -130,8 +131,10 @@ def test_jobs_end_with_the_one_that_runs_them_and_its_socket_is_in_nobodys_way(
     poll(lambda: not _lives(pid))
     status = start("status", "--json", "-")
     out, err = status.communicate(timeout=30)
-    assert (status.returncode, json.loads(out)) == (0, {"brokers": []})
-    assert "no broker answers at" in err and "Connection refused" in err
+    assert (status.returncode, json.loads(out), err) == (0, {"brokers": []}, "")
+    assert list(short_tmp.glob("hadar-share-*/gpu"))
+    assert start("run", "true").wait(30) == 0
+    assert not list(short_tmp.glob("hadar-share-*"))
 
 
 def test_status_for_people_and_programs(start: Any, turns: Any, poll: Any) -> None:
@@ -167,6 +170,12 @@ def test_a_job_that_asks_for_more_than_there_is_ends_with_the_reason(start: Any,
 def test_wrong_words_are_refused_before_anything_starts(start: Any, short_tmp: Path) -> None:
     for words, code, says in (
         (("run", "true", "'"), 1, 'job 2, "\'", cannot be read: No closing quotation'),
+        (
+            ("run", "true", "HADAR_SHARE_PERSISTENT=abc true"),
+            1,
+            "job 2, 'HADAR_SHARE_PERSISTENT=abc true': HADAR_SHARE_PERSISTENT: 'abc' is no size in bytes",
+        ),
+        (("run", "HADAR_SHARE_SECONDS=nan true"), 1, "HADAR_SHARE_SECONDS must be a number of seconds from 0 to 1e+09"),
         (("run",), 2, "Missing argument"),
         (("status", "--socket", str(short_tmp / "none")), 1, "no broker answers at"),
     ):
@@ -192,3 +201,44 @@ def test_without_a_broker_an_iteration_is_nothing_and_says_so_once(turns: Any) -
 
     assert done.returncode == 0
     assert done.stderr == "hadar: no broker is named (HADAR_SHARE): this job runs as if the GPU were its own\n"
+
+
+def test_commands_are_spread_over_the_gpus_of_an_allocation(start: Any, short_tmp: Path, poll: Any) -> None:
+    """Each sees one, and takes its turns there; ``share status`` shows the brokers of all."""
+    script = short_tmp / "sees.py"
+    script.write_text(
+        "import os, sys, time\nfrom slurm_hadar import sharing\nwith sharing.iteration():\n    pass\n"
+        f"open({str(short_tmp)!r} + '/sees' + sys.argv[1], 'w').write(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+        f"while not os.path.exists({str(short_tmp / 'end')!r}):\n    time.sleep(0.02)\n"
+    )
+    jobs = [f"{sys.executable} {script} {n}" for n in (1, 2, 3)]
+    run = start("run", *jobs[:2], f"CUDA_VISIBLE_DEVICES=3 {jobs[2]}", CUDA_VISIBLE_DEVICES="0,3,GPU-8/x")
+    poll(lambda: all((short_tmp / f"sees{n}").exists() for n in (1, 2, 3)), STARTS_S)
+    out, _ = start("status", "--json", "-").communicate(timeout=STARTS_S)
+    (short_tmp / "end").touch()
+    _, err = run.communicate(timeout=60)
+
+    assert run.returncode == 0 and "takes no turns" not in err and err.count(": 1 turns, ") == 3
+    assert [line for line in err.splitlines() if line.startswith("hadar: GPU")] == [
+        "hadar: GPU 0: job 1", "hadar: GPU 3: job 3", "hadar: GPU GPU-8/x: job 2",
+    ]  # fmt: skip
+    found = {
+        Path(one["socket"]).name: [who["label"][:1] for who in one["sessions"]] for one in json.loads(out)["brokers"]
+    }
+    assert found == {"gpu0": ["1"], "gpu3": ["3"], "gpuGPU-8_x": ["2"]}
+    assert [(short_tmp / f"sees{n}").read_text() for n in (1, 2, 3)] == ["0", "GPU-8/x", "3"]
+
+
+def test_a_gpu_that_nobody_uses_is_told_of_and_one_that_is_not_there_refused(start: Any) -> None:
+    done = start("run", "true", CUDA_VISIBLE_DEVICES="0,1")
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == 0 and "GPU 1 is left idle: there are 2 GPUs, and 1 command\n" in err
+    done = start("run", "true", "CUDA_VISIBLE_DEVICES=0,1 true", CUDA_VISIBLE_DEVICES="0,1")
+    _, err = done.communicate(timeout=60)
+    assert done.returncode == 1 and "job 2: CUDA_VISIBLE_DEVICES=0,1 is none of this allocation's GPUs (0, 1)" in err
+
+
+def test_the_fewest_commands_go_before_the_least_memory() -> None:
+    memory = [{"HADAR_SHARE_PERSISTENT": size} for size in ("6G", "1G", "1G", "1G")]
+    assert spread("01", [*memory, {}]) == ["0", "1", "1", "0", "1"]
+    assert spread("01", [{}, {"CUDA_VISIBLE_DEVICES": "0"}, {}]) == ["1", "0", "0"]

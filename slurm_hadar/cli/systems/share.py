@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import Number, cell, console, facts_table, plain, write_json
+from slurm_hadar.cli.common import Number, console, facts_table, plain, write_json, write_text
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.looking import sockets, status_of
+from slurm_hadar.sharing.broker.looking import NobodyServes, sockets, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.simulation.result import ShareResult
 from slurm_hadar.sharing.simulation.run import PARALLEL_GAIN, ShareOptions
@@ -41,7 +41,10 @@ _policy = click.option("--policy", required=True, type=_CHOICE, help="Who is nex
 
 
 def _some_bytes(_context: click.Context, _param: click.Parameter, text: str | None) -> int | None:
-    size = None if text is None else size_bytes(text)
+    try:
+        size = None if text is None else size_bytes(text)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from None
     if size == 0:
         raise click.BadParameter("no job fits into nothing")
     return size
@@ -74,7 +77,7 @@ def share() -> None:
 @_shares
 @click.argument("jobs", nargs=-1, required=True)
 def run(policy: str, memory_bytes: int | None, shares: tuple[str, ...], jobs: tuple[str, ...]) -> None:
-    """Run several commands at once that share this machine's GPU by turns.
+    """Run several commands at once that share this allocation's GPU by turns. Of several GPUs each command sees one.
 
     Each JOB is a command with its options, in quotes: "python train.py --lr 0.1". NAME=VALUE in front of it is its
     environment; no shell reads it. Ends with the code of the first that fails, or 0.
@@ -110,39 +113,63 @@ def status(path: Path | None, json_file: str | None) -> None:
         console().print(
             f"{broker['socket']}: policy {broker['policy']}, {_reserved(broker)}", soft_wrap=True, markup=False
         )
-        console().print(_sessions(broker["sessions"]))
+        console().print(_sessions(broker["sessions"], console().width))
 
 
 def _found() -> list[dict[str, Any]]:
-    """One that does not answer hides no other: it is ending, or was killed and has left its socket."""
+    """One that does not answer hides no other. Nothing is said of what a broker has left that was killed."""
     found = []
     for path in sockets():
         try:
             found.append({"socket": str(path), **status_of(path)})
+        except NobodyServes:
+            continue
         except ChannelError as error:
             say(str(error))
     return found
 
 
 def _reserved(broker: dict[str, Any]) -> str:
-    if broker["memory_bytes"] >= MOST_BYTES:
+    if broker["memory_bytes"] is None:
         return "memory is not counted"
     return f"{broker['reserved_bytes']} of {broker['memory_bytes']} bytes reserved, lanes: {len(broker['lanes'])}"
 
 
-def _sessions(sessions: Iterable[dict[str, Any]]) -> Table:
-    from rich.table import Table
+#: What a narrow terminal has no room for, in this order; a job's name and state stay.
+_DROPPED = ("process", "lane", "duty", "memory", "time", "turns", "share")
 
-    table = Table("job", "process", "lane", "state", "turns", "time", "share", "duty", "memory", box=None)
-    for row in sessions:
-        lane = "-" if row["lane"] is None else str(row["lane"])
-        memory = f"{row['persistent_bytes']} + {row['ephemeral_bytes']}" + " kept" * bool(row.get("keeps"))
-        duty = "-" if row.get("duty") is None else f"{100 * row['duty']:.0f} %"
-        table.add_row(
-            cell(row["label"]), str(row["pid"]), lane, _state(row), str(row["turns"]), lasting(row["used_s"]),
-            f"{100 * row['share']:.1f} %", duty, memory,
-        )  # fmt: skip
+
+def _sessions(sessions: Iterable[dict[str, Any]], width: int) -> Table:
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = [_facts(row) for row in sessions]
+    titles = ["job", "process", "lane", "state", "turns", "time", "share", "duty", "memory"]
+    needs = {title: max([len(title), *(cell_len(row[title]) for row in rows)]) + 2 for title in titles}
+    for title in _DROPPED:
+        if sum(needs[kept] for kept in titles) > width:
+            titles.remove(title)
+    table = Table(box=None)
+    for title in titles:
+        table.add_column(title, no_wrap=title not in ("job", "state"), overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[title]) for title in titles))
     return table
+
+
+def _facts(row: dict[str, Any]) -> dict[str, str]:
+    return {
+        "job": plain(row["label"]),
+        "process": str(row["pid"]),
+        "lane": "-" if row["lane"] is None else str(row["lane"]),
+        "state": _state(row),
+        "turns": str(row["turns"]),
+        "time": lasting(row["used_s"]),
+        "share": f"{100 * row['share']:.1f} %",
+        "duty": "-" if row.get("duty") is None else f"{100 * row['duty']:.0f} %",
+        "memory": f"{row['persistent_bytes']} + {row['ephemeral_bytes']}" + " kept" * bool(row.get("keeps")),
+    }
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -165,7 +192,7 @@ def _state(row: dict[str, Any]) -> str:
 )
 @_shares
 @click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
-@click.option("--jobs-csv", "jobs_file", type=click.Path(path_type=Path), help="Write one line per job.")
+@click.option("--jobs-csv", "jobs_file", metavar="FILE", help="Write one line per job; - prints them.")
 def simulate(
     source: Path,
     policy: str,
@@ -173,12 +200,14 @@ def simulate(
     gain: float,
     shares: tuple[str, ...],
     json_file: str | None,
-    jobs_file: Path | None,
+    jobs_file: str | None,
 ) -> None:
     """Simulate a trace on one GPU that its jobs share.
 
     Columns: job_id, arrival_s, iterations, iter_s, persistent_bytes, ephemeral_bytes, and for policy priority class.
     """
+    if json_file == jobs_file == "-":
+        raise click.UsageError("--json - and --jobs-csv - would print into each other: give one of them a file")
     weights = _weights(shares, policy)
     jobs = read_trace(source)
     classes = {job.group for job in jobs}
@@ -188,11 +217,11 @@ def simulate(
     options = ShareOptions(memory_bytes, Fraction(gain).limit_denominator(10_000), weights)
     result = run_simulation(jobs, Policy(policy), options)
     if jobs_file is not None:
-        jobs_file.write_text(result.jobs_csv(), encoding="utf-8")
+        write_text(jobs_file, result.jobs_csv())
     if json_file is not None:
         write_json(json_file, result.summary())
-        if json_file == "-":
-            return
+    if "-" in (json_file, jobs_file):
+        return
     console().print(facts_table(_rows(result, memory_bytes)))
     if result.lanes_max > 1:
         click.echo(f"assumed: jobs beside each other do {gain:g} times what one alone does (--parallel-gain)")
@@ -236,14 +265,10 @@ def _rows(result: ShareResult, memory_bytes: int) -> list[tuple[str, str, str]]:
     show_default=True,
     help="Mean seconds between arrivals; 0: all at once.",
 )
-@click.option("--out", type=click.Path(path_type=Path), help="Write the trace there; default: print it.")
-def trace(jobs: int, seed: int, gap_s: float, out: Path | None) -> None:
+@click.option("--out", default="-", metavar="FILE", help="Write the trace there; default: print it.")
+def trace(jobs: int, seed: int, gap_s: float, out: str) -> None:
     """Draw a trace over the workloads that Salus was measured with, for simulate."""
-    text = write_trace(draw_trace(jobs, seed, gap_s))
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        out.write_text(text, encoding="utf-8")
+    write_text(out, write_trace(draw_trace(jobs, seed, gap_s)))
 
 
 @share.command()

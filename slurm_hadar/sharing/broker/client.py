@@ -7,6 +7,7 @@ import errno
 import math
 import mmap
 import os
+import secrets
 import select
 import socket
 import threading
@@ -18,8 +19,9 @@ from pathlib import Path
 from slurm_hadar import joblog
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
-from slurm_hadar.sharing.broker.desk import Progress, Told
+from slurm_hadar.sharing.broker.ledger import RETURN_S
 from slurm_hadar.sharing.broker.looking import place_of, trusted
+from slurm_hadar.sharing.broker.seats import Progress, Told
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 
@@ -60,12 +62,13 @@ class Session:
     """
 
     def __init__(
-        self, path: Path, work: Work, *, return_s: float = 5.0, say: Callable[[str], None] = joblog.say
+        self, path: Path, work: Work, *, return_s: float = RETURN_S, say: Callable[[str], None] = joblog.say
     ) -> None:
         self._path, self._work, self._return_s = path, work, return_s
         self._say = say
         self._sock: socket.socket | None = None
         self._pid = os.getpid()
+        self._mark = secrets.token_hex(8)  # by which the next broker knows it again
         self._lines = Lines()
         self._told: list[str] = []
         self._file: int | None = None
@@ -82,6 +85,7 @@ class Session:
         self.free: Callable[[], None] | None = None
         self._asked = False  # to give it back
         self._place: int | None = None
+        self._broker: tuple[int, int | None] | None = None  # that was joined last: its process and place
         self._look_at = 0.0
         self._again_ns = 0.0  # when one without a broker looks for one
         self._come_back(min(_FIRST_S, return_s))
@@ -257,13 +261,17 @@ class Session:
 
     def _come_back(self, patience_s: float | None = None) -> None:
         until = time.monotonic() + (self._return_s if patience_s is None else patience_s)
+        lost = None
         while True:
             self.close()
+            self._broker = None
             try:
                 self._empty()  # another broker knows of nothing that is kept
                 self._join()
                 return
             except OSError as error:
+                if self._broker not in (None, lost):  # the same one again: it does not want this job
+                    lost, until = self._broker, time.monotonic() + self._return_s
                 if time.monotonic() >= until:
                     self._give_up(error)
                     return
@@ -277,17 +285,19 @@ class Session:
         except OSError:
             sock.close()
             raise
-        uid = credentials(sock)[1]
+        pid, uid = credentials(sock)
         if not trusted(uid):
             sock.close()
             raise ChannelError(f"the broker at {self._path} is one of user {uid}: another path is needed")
         self._sock, self._lines, self._told, self._pid = sock, Lines(), [], os.getpid()
+        self._broker = pid, self._place
         self.may_keep = self._asked = False
         self._progress, self._first_ns, self._waited_ns = Progress(), None, 0
         work = self._work
         self._send(
             "join", label=work.label, persistent_bytes=work.demand.persistent_bytes,
             ephemeral_bytes=work.demand.ephemeral_bytes, total_s=work.total_s, group=work.group, can_keep=work.can_keep,
+            mark=self._mark,
         )  # fmt: skip
         self._admitted()
 

@@ -9,7 +9,7 @@ comes back is charged as the least of those who stayed: time away is not saved u
 **A turn stays with its holder until somebody else asks.** Then it is recalled, and given back at the holder's next
 boundary. Where equals take turns and a hand-over is dear, it is recalled only after as long as that is worth and when
 the next turn would be another's, or when its holder rests, which is looked for meanwhile. One that is between two
-iterations can be taken back at once. What the holder did while nobody asked it tells itself (:class:`Progress`); from
+iterations can be taken back at once. What the holder did while nobody asked it tells itself (``Progress``); from
 the recall on the broker's clock counts. Nothing is won by telling too little: nobody else was there, and who comes back
 starts level with the holder.
 
@@ -22,75 +22,29 @@ is over it goes on level with the others; what it has given up is not made up fo
 that can be asked for it are told to keep it from turn to turn: to give gigabytes back and take them anew costs more
 than the rest of a hand-over. Who would be let in but for that waits until they have given it back; one that does not
 answer keeps nobody out but those who need its memory.
+
+**After another broker** (:meth:`Desk.expect`) its sessions come back one by one, at the end of their iterations, and
+keep their memory until then. Who had been let in is let in again at once. Nobody else is before all are back or gone,
+or a time is over; from then on what those have who are still absent counts as taken, all of it, and others are let in
+beside that. Who had waited comes back to its place among those who wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from typing import NamedTuple
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.entry import Applicant, Entry, let_in
+from slurm_hadar.sharing.broker.seats import NOTHING, Note, Progress, Seat, State, Told
+from slurm_hadar.sharing.entry import Applicant, Entry, come_back, let_in
 from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, is_safe, keep, keep_no_more, release
 from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import EqualShareClock, Policy, Standing, rank, stride
 
-__all__ = ["EQUAL", "Desk", "Note", "Rules", "Seat", "State", "Told"]
+__all__ = ["EQUAL", "Desk", "Rules"]
 
 
-class Told(StrEnum):
-    """What a session is told."""
-
-    ADMITTED = "admitted"
-    TURN = "turn"  # for one iteration, and for all that follow until it is recalled
-    RECALL = "recall"  # the turn is to be given back at the next boundary
-    KEEP = "keep"  # ephemeral memory need not be given back with the turn
-    FREE = "free"  # it must, and what is kept at once; to be answered
-
-
-class State(StrEnum):
-    """What a session is doing."""
-
-    WAITING = "waiting"  # for memory
-    WANTS = "wants"  # a turn
-    TURN = "turn"
-    KEEPS = "keeps"  # its turn, between two iterations, since nobody else wants it
-    BETWEEN = "between"  # two turns, and waited for
-    AWAY = "away"
-
-
-class Seat(NamedTuple):
-    """A session as it stands: its lane, once it is let in, its turns and their time, with one that is under way; and
-    the share of the turns that it keeps where it gives way, else None; and whether it keeps its ephemeral memory."""
-
-    lane: int | None
-    state: State
-    demand: Demand
-    turns: int
-    used_ns: int
-    gives_way: float | None = None
-    keeps: bool = False
-
-
-class Progress(NamedTuple):
-    """What a session tells of all its iterations: how many have ended, the time within them, and when the last one
-    began and ended, by the machine's monotonic clock; the most memory that it was seen to take, persistent and
-    ephemeral, 0 where that was not measured; the time between the end of an iteration and its asking for the next; and
-    what its last hand-over cost the GPU: its ephemeral memory was given back, and is taken anew."""
-
-    iterations: int = 0
-    used_ns: int = 0
-    began_ns: int = 0
-    ended_ns: int = 0
-    persistent_bytes: int = 0
-    ephemeral_bytes: int = 0
-    away_ns: int = 0
-    switch_ns: int = 0
-
-
-NOTHING = Progress()
 #: The share of the turns beside one other that a session has which does not give way.
 EQUAL = 0.5
 #: Where nobody is to be preferred, turns are so long that hand-overs cost no more than this part of the GPU's time; but
@@ -101,13 +55,6 @@ _EQUALS = frozenset({Policy.FAIR, Policy.RR})
 LEAST = 0.001
 
 
-class Note(NamedTuple):
-    """Who is told what."""
-
-    name: str
-    told: Told
-
-
 @dataclass(frozen=True)
 class Rules:
     """How a GPU is shared. ``weights`` are those of classes under policy ``priority``; others have 1."""
@@ -116,6 +63,14 @@ class Rules:
     memory_bytes: int
     weights: Mapping[str, int] = field(default_factory=dict)
     grace_ns: int = 2_000_000
+
+
+class _Former(NamedTuple):
+    """A session of the broker before that has not come back."""
+
+    demand: Demand
+    admitted: bool
+    order: int
 
 
 @dataclass(slots=True)
@@ -178,6 +133,8 @@ class Desk:
         self._waiting: list[Applicant] = []
         self._equal_shares = EqualShareClock()
         self._joined = 0
+        self._formers: dict[str, _Former] = {}
+        self._hold_ns = 0  # until when nobody is let in but them
         self._giving_way: dict[str, int] = {}  # until when
         self._can_keep: set[str] = set()  # ephemeral memory
         self._asked_ns: dict[str, int] = {}  # who was asked for it and has not answered
@@ -185,14 +142,44 @@ class Desk:
 
     @property
     def memory(self) -> GpuMemory:
-        """As it is reserved."""
+        """As it is reserved for those who are there."""
         return self._memory
 
+    @property
+    def absent_bytes(self) -> int:
+        """Of those whom the broker before had let in and who are not back: all that they have a right to."""
+        return sum(former.demand.alone_bytes for former in self._formers.values() if former.admitted)
+
+    def expect(self, name: str, demand: Demand, admitted: bool, until_ns: int) -> None:
+        """A session of the broker before may come back (:meth:`join`), or its process end (:meth:`leave`). They are
+        named in the order in which they came to that one, before anybody joins. Until then, or this moment, nobody else
+        is let in."""
+        self._formers[name] = _Former(demand, admitted, self._joined)
+        self._joined += 1
+        self._hold_ns = until_ns
+
+    def in_order(self) -> list[str]:
+        """Who has joined, or may come back, in the order in which they came."""
+        orders = {applicant.name: applicant.standing.order for applicant in self._waiting}
+        orders |= {name: former.order for name, former in self._formers.items()}
+        for lane in self._lanes.values():
+            orders |= {name: member.standing.order for name, member in lane.members.items()}
+        return sorted(orders, key=lambda name: orders[name])
+
     def join(
-        self, name: str, demand: Demand, total_ns: int, group: str, now_ns: int, *, can_keep: bool = False
+        self,
+        name: str,
+        demand: Demand,
+        total_ns: int,
+        group: str,
+        now_ns: int,
+        *,
+        can_keep: bool = False,
+        back: str | None = None,
     ) -> list[Note]:
         """A session asks to be let in; it is told ``ADMITTED``, now or later. One that ``can_keep`` its ephemeral
-        memory may be told ``KEEP`` and ``FREE`` at any time, and answers the latter (:meth:`freed`)."""
+        memory may be told ``KEEP`` and ``FREE`` at any time, and answers the latter (:meth:`freed`). ``back``: which of
+        those it is that were expected."""
         if demand.alone_bytes > self._rules.memory_bytes:
             raise ChannelError(
                 f"{demand.alone_bytes} bytes are needed, and the GPU has {self._rules.memory_bytes} for jobs"
@@ -201,12 +188,18 @@ class Desk:
             raise ChannelError("has joined already")
         weight = self._rules.weights.get(group, 1)
         tag = self._equal_shares.arrive(now_ns, total_ns)
-        standing = Standing(self._joined, total_ns, tag, group=group, weight=weight)
-        self._joined += 1
-        self._waiting.append(Applicant(name, demand, standing))
+        former = self._formers.pop(back, None) if back is not None else None
+        order = self._joined if former is None else former.order
+        self._joined += former is None
+        applicant = Applicant(name, demand, Standing(order, total_ns, tag, group=group, weight=weight))
         if can_keep and demand.ephemeral_bytes:
             self._can_keep.add(name)
-        return self._settle(now_ns)
+        self._tight = None
+        if former is None or not former.admitted:
+            self._waiting.append(applicant)
+            return self._settle(now_ns)
+        self._memory = come_back(self._rules.policy, self._memory, applicant)
+        return [self._seated(applicant, now_ns), *self._settle(now_ns)]
 
     def freed(self, name: str, now_ns: int) -> list[Note]:
         """A session has given back what it kept, and gives its ephemeral memory back with each turn."""
@@ -271,6 +264,8 @@ class Desk:
     def leave(self, name: str, now_ns: int) -> list[Note]:
         """A session is gone, whatever it was doing; one that is not there is gone already."""
         self._waiting = [applicant for applicant in self._waiting if applicant.name != name]
+        if self._formers.pop(name, None) is not None:
+            self._tight = None
         self._giving_way.pop(name, None)
         self._can_keep.discard(name)
         self._asked_ns.pop(name, None)
@@ -312,7 +307,8 @@ class Desk:
             for lane in self._lanes.values()
             if lane.holder is not None and lane.recalled_ns is None and lane.wanted
         ]
-        return min([*graces, *recalls, *self._giving_way.values()], default=None)
+        hold = [self._hold_ns] if self._hold_ns and self._formers and self._waiting else []
+        return min([*graces, *recalls, *hold, *self._giving_way.values()], default=None)
 
     def holders(self) -> dict[str, int]:
         """Who has a turn, and since when it is not charged for it."""
@@ -341,6 +337,8 @@ class Desk:
         for applicant in self._waiting:
             if applicant.name == name:
                 return Seat(None, State.WAITING, applicant.demand, 0, 0)
+        if (former := self._formers.get(name)) is not None and former.admitted:
+            return Seat(None, State.ABSENT, former.demand, 0, 0)
         if name not in self._memory.demands:
             return None
         lane, member = self._member(name)
@@ -396,30 +394,45 @@ class Desk:
         return notes
 
     def _enter(self, now_ns: int) -> list[Note]:
+        if now_ns >= self._hold_ns or not self._formers:
+            self._hold_ns = 0
+        if self._hold_ns:
+            return []
         self._memory, entered, self._waiting = self._let_in(self._memory)
-        for applicant in entered:
-            lane = self._lanes.setdefault(self._memory.lane_of(applicant.name).number, _Turns(since_ns=now_ns))
-            applicant.standing.passed = min((m.standing.passed for m in lane.members.values()), default=0)
-            lane.members[applicant.name] = _Member(applicant.standing)
-        return [Note(applicant.name, Told.ADMITTED) for applicant in entered]
+        return [self._seated(applicant, now_ns) for applicant in entered]
+
+    def _seated(self, applicant: Applicant, now_ns: int) -> Note:
+        lane = self._lanes.setdefault(self._memory.lane_of(applicant.name).number, _Turns(since_ns=now_ns))
+        applicant.standing.passed = min((m.standing.passed for m in lane.members.values()), default=0)
+        lane.members[applicant.name] = _Member(applicant.standing)
+        return Note(applicant.name, Told.ADMITTED)
 
     def _let_in(self, memory: GpuMemory) -> Entry:
         inside = [member.standing for lane in self._lanes.values() for member in lane.members.values()]
-        return let_in(self._rules.policy, memory, self._waiting, inside)
+        entry = let_in(self._rules.policy, self._beside_absent(memory), self._waiting, inside)
+        return entry._replace(memory=self._in_all(entry.memory) if entry.entered else memory)
+
+    def _beside_absent(self, memory: GpuMemory) -> GpuMemory:
+        """Without what those have who are absent: they may be in the midst of an iteration."""
+        return replace(memory, capacity_bytes=self._rules.memory_bytes - self.absent_bytes)
+
+    def _in_all(self, memory: GpuMemory) -> GpuMemory:
+        return replace(memory, capacity_bytes=self._rules.memory_bytes)
 
     def _keep(self, now_ns: int) -> list[Note]:
         """Have those keep their memory whom that harms nobody, or give it back to who waits for it, and where somebody
         needs nobody knows how much."""
         memory = self._memory
-        known = memory.capacity_bytes < MOST_BYTES and all(demand.alone_bytes for demand in memory.demands.values())
+        demands = [*memory.demands.values(), *(former.demand for former in self._formers.values() if former.admitted)]
+        known = memory.capacity_bytes < MOST_BYTES and all(demand.alone_bytes for demand in demands)
         if known and not self._waiting:
             new = self._can_keep - memory.keepers
             if memory is self._tight or not new:
                 return []
-            if (kept := keep(memory, new)) is None:
+            if (kept := keep(self._beside_absent(memory), new)) is None:
                 self._tight = memory
                 return []
-            self._memory = kept
+            self._memory = self._in_all(kept)
             return [Note(name, Told.KEEP) for name in sorted(new)]
         unasked = memory.keepers - self._asked_ns.keys()
         if not unasked or (known and not self._let_in(keep_no_more(memory, memory.keepers)).entered):

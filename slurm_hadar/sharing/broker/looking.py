@@ -12,12 +12,14 @@ from typing import Any
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker.wire import credentials, decoded, encoded
+from slurm_hadar.sharing.sizes import MOST_BYTES
 
 __all__ = [
     "COMMON",
     "FOLDER",
     "LONGEST_PATH",
     "SOCKET",
+    "NobodyServes",
     "give_way",
     "own_folder",
     "place_of",
@@ -48,6 +50,10 @@ def place_of(path: Path) -> int | None:
         return None
 
 
+class NobodyServes(ChannelError):
+    """The socket is one that a broker which was killed has left."""
+
+
 def trusted(uid: int) -> bool:
     """Whether this user's jobs take turns by the word of that user's broker: their own, or the administrator's."""
     return uid in {os.getuid(), 0}
@@ -71,6 +77,8 @@ def _told(path: Path, message: bytes) -> Iterator[socket.socket]:
                 raise ChannelError(f"the broker at {path} is one of user {uid}")
             sock.sendall(message)
             yield sock
+        except ConnectionRefusedError as error:
+            raise NobodyServes(f"no broker answers at {path}: {error.strerror}") from None
         except OSError as error:
             raise ChannelError(f"no broker answers at {path}: {error.strerror or error}") from None
 
@@ -83,11 +91,13 @@ def give_way(path: Path, job: str, share: float, for_s: float) -> None:
 
 
 def status_of(path: Path) -> dict[str, Any]:
-    """What the broker says: ``policy``, ``memory_bytes``, ``reserved_bytes``, ``lanes`` and ``sessions``, with times in
-    seconds. Raises ChannelError."""
+    """What the broker says: ``policy``, ``memory_bytes`` (None: not counted), ``reserved_bytes``, ``lanes`` and
+    ``sessions``, with times in seconds. Raises ChannelError."""
     with _told(path, encoded("status")) as sock, sock.makefile("rb") as lines:
         line = lines.readline()
-    said = decoded(line) if line.endswith(b"\n") else {"reason": "it has hung up"}
+    said: dict[str, Any] = decoded(line) if line.endswith(b"\n") else {"reason": "it has hung up"}
     if said.pop("op", "") != "status":
         raise ChannelError(f"the broker at {path} does not say how it stands: {said.get('reason')}")
+    if said.get("memory_bytes") == MOST_BYTES:
+        said["memory_bytes"] = None
     return said

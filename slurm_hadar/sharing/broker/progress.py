@@ -13,7 +13,7 @@ import mmap
 import os
 import struct
 
-from slurm_hadar.sharing.broker.desk import Progress
+from slurm_hadar.sharing.broker.seats import Progress
 
 __all__ = ["locked", "made", "mapped", "read", "unlocked", "write"]
 

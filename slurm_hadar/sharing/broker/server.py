@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import selectors
 import signal
@@ -16,17 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker import progress
-from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Note, Progress, Rules, Seat, Told
+from slurm_hadar.fields import LONGEST_S
+from slurm_hadar.sharing.broker import ledger, progress
+from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Rules
 from slurm_hadar.sharing.broker.looking import place_of
+from slurm_hadar.sharing.broker.place import listening, locked
+from slurm_hadar.sharing.broker.rows import row
+from slurm_hadar.sharing.broker.seats import NOTHING, Note, Progress, Seat, Told
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 
-__all__ = ["Broker", "Limits", "depose", "stands_still"]
+__all__ = ["Broker", "Limits"]
 
 NS = 1_000_000_000
-_MOST_S = 1e9
 #: What needs no session. A user's next question waits so many times as long as the last one took, so that nobody's take
 #: more than a twentieth of the time in which turns are given.
 _QUESTIONS = ("status", "give_way")
@@ -59,6 +61,8 @@ class _Peer:
     pid: int
     uid: int
     process: int  # a pidfd: readable when the process has ended, and never another process
+    began: int
+    mark: str = ""
     lines: Lines = field(default_factory=Lines)
     unread: deque[bytes] = field(default_factory=deque)
     progress: int | None = None  # the file that it shares with us, once it is let in
@@ -102,16 +106,19 @@ class Broker:
         self._rests_ns: dict[int, int] = {}  # until when a user's next question waits
         self._selector = selectors.DefaultSelector()
         self._accepted = 0
+        self._mute = False  # that the ledger cannot be written has been said
         self._alone_since_ns = time.monotonic_ns()
-        self._lock = _locked(path)
-        self._listener = _listening(path, 0o111 if limits.all_users else 0o177)
+        self._lock = locked(path)
+        self._formers: dict[str, ledger.Former] = {}
+        self._expect(ledger.present(path))
+        self._listener = listening(path, 0o111 if limits.all_users else 0o177)
         self._place = place_of(path)
         self._looked_ns = time.monotonic_ns()
         self._selector.register(self._listener, selectors.EVENT_READ)
 
     def serve(self, until: int | None = None) -> None:
         """Until nobody has been there for ``linger_s``, a signal handler's exception ends it, the descriptor ``until``
-        is readable, or another broker has come in the place of one that stood still (:func:`depose`)."""
+        is readable, or another broker has come in the place of one that stood still (``depose``)."""
         if until is not None:
             self._selector.register(until, selectors.EVENT_READ)
         while not (self._lonely() or self._deposed()):
@@ -125,6 +132,9 @@ class Broker:
                         self._read(key.data)
                     else:  # ended; a child of it may still have the socket open
                         self._drop(key.data)
+                elif key.data.name in self._formers:
+                    self._forget(key.data)
+                    self._tell(self._desk.leave(key.data.name, time.monotonic_ns()))
             self._unpark()
             now = time.monotonic_ns()
             self._account(now)
@@ -135,9 +145,13 @@ class Broker:
         """Leave no socket behind; the sessions run on as if alone, or join the next broker."""
         for peer in self._peers.values():
             peer.close()
+        for former in self._formers.values():
+            os.close(former.process)
         self._listener.close()
         if place_of(self._path) == self._place:
             self._path.unlink(missing_ok=True)
+            if not self._desk.in_order():
+                ledger.remove(self._path)
         self._selector.close()
         os.close(self._lock)
 
@@ -179,7 +193,7 @@ class Broker:
             return
         try:
             process = os.pidfd_open(pid)
-            owner = _owner(pid)
+            owner, began = _owner(pid), ledger.began(pid)
         except OSError as error:
             self._say(f"process {pid} was refused: {error.strerror}")
             sock.close()
@@ -191,7 +205,7 @@ class Broker:
             return
         sock.setblocking(False)
         self._accepted += 1
-        peer = _Peer(sock, str(self._accepted), pid, uid, process)
+        peer = _Peer(sock, str(self._accepted), pid, uid, process, began)
         self._peers[peer.name] = peer
         self._selector.register(sock, selectors.EVENT_READ, peer)
         self._selector.register(process, selectors.EVENT_READ, peer)
@@ -275,10 +289,9 @@ class Broker:
                 peer.label = "".join(c for c in str(said.get("label", ""))[:64] if c.isprintable())
                 demand = Demand(_bytes(said, "persistent_bytes"), _bytes(said, "ephemeral_bytes"))
                 total_s = said.get("total_s", 0)
-                if isinstance(total_s, bool) or not isinstance(total_s, int | float) or not 0 <= total_s <= _MOST_S:
-                    raise ChannelError(f"total_s must be a number from 0 to {_MOST_S:g}")
-                group, can_keep = str(said.get("group", ""))[:64], said.get("can_keep") is True
-                return self._desk.join(peer.name, demand, round(total_s * NS), group, now, can_keep=can_keep)
+                if isinstance(total_s, bool) or not isinstance(total_s, int | float) or not 0 <= total_s <= LONGEST_S:
+                    raise ChannelError(f"total_s must be a number from 0 to {LONGEST_S:g}")
+                return self._join(peer, said, demand, round(total_s * NS), now)
             case "freed":
                 peer.reported = False
                 self._account(now)
@@ -297,6 +310,51 @@ class Broker:
                 return self._give_way(peer.uid, said, now)
         raise ChannelError("is no op that is known: join, want, done, freed, status, give_way")
 
+    def _join(self, peer: _Peer, said: dict[str, Any], demand: Demand, total_ns: int, now: int) -> list[Note]:
+        peer.mark = str(said.get("mark", ""))[:64]
+        group, can_keep = str(said.get("group", ""))[:64], said.get("can_keep") is True
+        known = (f for f in self._formers.values() if (f.entry.pid, f.entry.mark) == (peer.pid, peer.mark))
+        was = next((f for f in known if f.entry.demand == demand), None)
+        back = was.name if was else None
+        notes = self._desk.join(peer.name, demand, total_ns, group, now, can_keep=can_keep, back=back)
+        if was is not None:
+            self._forget(was)
+        self._note()
+        return notes
+
+    def _expect(self, formers: list[ledger.Former]) -> None:
+        until_ns = time.monotonic_ns() + round(ledger.RETURN_S * NS)
+        for former in formers:
+            self._formers[former.name] = former
+            self._desk.expect(former.name, former.entry.demand, former.entry.admitted, until_ns)
+            self._selector.register(former.process, selectors.EVENT_READ, former)
+
+    def _forget(self, former: ledger.Former) -> None:
+        del self._formers[former.name]
+        self._selector.unregister(former.process)
+        os.close(former.process)
+
+    def _note(self) -> None:
+        """For the broker after this one: before anybody is told that it is let in."""
+        if place_of(self._path) != self._place:  # deposed: the file is the other one's
+            return
+        entries = []
+        for name in self._desk.in_order():
+            if (former := self._formers.get(name)) is not None:
+                entries.append(former.entry)
+            elif (seat := self._desk.seat(name, 0)) is not None:
+                peer = self._peers[name]
+                sizes = seat.demand.persistent_bytes, seat.demand.ephemeral_bytes
+                admitted = self._desk.is_in(name)
+                entries.append(ledger.Entry(peer.pid, peer.began, peer.mark, peer.uid, peer.label, *sizes, admitted))
+        try:
+            ledger.write(self._path, entries)
+        except OSError as error:
+            if not self._mute:
+                self._mute = True
+                self._say(f"{self._path}.sessions cannot be written ({error.strerror}): a broker after this one will "
+                          "not know whose memory is on the GPU")  # fmt: skip
+
     def _give_way(self, uid: int, said: dict[str, Any], now: int) -> list[Note]:
         """The sessions of a job, which are its user's, give way. Any process of that user may say that of them,
         nobody else."""
@@ -311,31 +369,28 @@ class Broker:
         return notes
 
     def _status(self, now: int, uid: int) -> dict[str, Any]:
-        memory, seats = self._desk.memory, []
+        memory, rows = self._desk.memory, []
         for peer in self._peers.values():
             if (seat := self._desk.seat(peer.name, now)) is not None:
-                seats.append((peer, seat))
-        used_ns = sum(seat.used_ns for _, seat in seats)
-        sessions = [
-            {
-                "session": peer.name, "pid": peer.pid, "user": peer.uid,
-                "label": peer.label if uid in {peer.uid, os.getuid()} else "", "lane": seat.lane, "state": seat.state,
-                "persistent_bytes": seat.demand.persistent_bytes, "ephemeral_bytes": seat.demand.ephemeral_bytes,
-                "turns": seat.turns, "used_s": seat.used_ns / NS, "share": seat.used_ns / used_ns if used_ns else 0.0,
-                "measured": _measured(told), "gives_way": seat.gives_way, "keeps": seat.keeps,
-                "duty": _duty(seat.used_ns, told.away_ns),
-            }
-            for peer, seat in seats
-            for told in (peer.told(),)
-        ]  # fmt: skip
+                rows.append(row(peer.name, peer.pid, peer.uid, peer.label, seat, peer.told()))
+        for name, former in self._formers.items():
+            if (seat := self._desk.seat(name, now)) is not None:
+                entry = former.entry
+                rows.append(row(name, entry.pid, entry.uid, entry.label, seat, NOTHING))
+        used_s = sum(one["used_s"] for one in rows)
+        for one in rows:
+            one["share"] = one["used_s"] / used_s if used_s else 0.0
+            if uid not in {one["user"], os.getuid()}:
+                one["label"] = ""
         held = self._desk.holders()
         lanes = []
         for lane in memory.lanes:
             holder = next((name for name in lane.members if name in held), None)
             lanes.append({"lane": lane.number, "bytes": lane.size_bytes, "sessions": list(lane.members),
                           "turn": holder, "held_s": (now - held[holder]) / NS if holder else None})  # fmt: skip
-        return {"policy": self._rules.policy, "memory_bytes": memory.capacity_bytes,
-                "reserved_bytes": memory.reserved_bytes, "lanes": lanes, "sessions": sessions}  # fmt: skip
+        reserved = memory.reserved_bytes + self._desk.absent_bytes
+        return {"policy": self._rules.policy, "memory_bytes": memory.capacity_bytes, "reserved_bytes": reserved,
+                "lanes": lanes, "sessions": rows}  # fmt: skip
 
     def _account(self, now: int, going: _Peer | None = None) -> None:
         """Before anything depends on it: what those did whose turn nobody else wanted."""
@@ -347,6 +402,8 @@ class Broker:
                 self._desk.kept(name, peer.told(), now)
 
     def _tell(self, notes: list[Note]) -> None:
+        if any(note.told is Told.ADMITTED for note in notes):
+            self._note()
         for note in notes:
             peer = self._peers.get(note.name)
             if peer is None:
@@ -392,7 +449,9 @@ class Broker:
         self._alone_since_ns = now
         if self._left is not None:
             self._left(peer.label, seat)
-        self._tell(self._desk.leave(peer.name, now))
+        notes = self._desk.leave(peer.name, now)
+        self._note()
+        self._tell(notes)
 
     def _watch(self) -> None:
         """Say who lets the others wait for too long, and end it where that is wanted."""
@@ -424,73 +483,8 @@ def _shown(peer: _Peer) -> str:
     return f"process {peer.pid}" + (f" ({peer.label})" if peer.label else "")
 
 
-def _measured(told: Progress) -> dict[str, int] | None:
-    """The memory that a session has seen itself take; None where it cannot see it. It is the session's word."""
-    sizes = told.persistent_bytes, told.ephemeral_bytes
-    if not any(sizes) or not all(0 <= size <= MOST_BYTES for size in sizes):
-        return None
-    return {"persistent_bytes": sizes[0], "ephemeral_bytes": sizes[1]}
-
-
-def _duty(used_ns: int, away_ns: int) -> float | None:
-    """Of the time in which a session did not wait for its turn the share in which it had one: what it needs of a GPU,
-    whoever else has turns there. None of one that has had none, or says of its other time what cannot be."""
-    return used_ns / (used_ns + away_ns) if used_ns > 0 and 0 <= away_ns <= _MOST_S * NS else None
-
-
 def _bytes(said: dict[str, Any], key: str) -> int:
     value = said.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_BYTES:
         raise ChannelError(f"{key} must be a whole number from 0 to {MOST_BYTES:.0e}")
     return value
-
-
-def _locked(path: Path) -> int:
-    """One broker a socket: the lock of its neighbour file, which ends with the process. Raises ChannelError."""
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise ChannelError(f"another broker serves {path}") from None
-    if place_of(Path(f"{path}.lock")) != os.fstat(lock).st_ino:  # that of one that was deposed, and has ended
-        os.close(lock)
-        raise ChannelError(f"another broker comes to serve {path}")
-    os.truncate(lock, 0)
-    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-    return lock
-
-
-def stands_still(path: Path) -> bool:
-    """Whether the process of the broker there is stopped, as all of a job are that Slurm suspends."""
-    try:
-        pid = int(Path(f"{path}.lock").read_text())
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, ValueError, IndexError):
-        return False
-
-
-def depose(path: Path) -> None:
-    """Make room for another broker in the place of one that stands still. Its sessions notice, and it notices itself
-    when it goes on."""
-    lock = os.open(f"{path}.over", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stands_still(path):
-            Path(f"{path}.lock").unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-    finally:
-        os.close(lock)
-
-
-def _listening(path: Path, mask: int) -> socket.socket:
-    """The lock is ours: a socket that is there is one that a broker which died has left."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-    before = os.umask(mask)
-    try:
-        listener.bind(str(path))
-    finally:
-        os.umask(before)
-    listener.listen(64)
-    return listener

@@ -1,7 +1,7 @@
 """What passes between a job and a broker: a JSON object a line, each of at most :data:`LONGEST` bytes.
 
-A job says ``join`` (``label``, ``persistent_bytes``, ``ephemeral_bytes``, ``total_s``, ``group``, ``can_keep``),
-``want``, ``done`` and ``freed``; it is told ``admitted`` (with the file of
+A job says ``join`` (``label``, ``persistent_bytes``, ``ephemeral_bytes``, ``total_s``, ``group``, ``can_keep``,
+``mark``), ``want``, ``done`` and ``freed``; it is told ``admitted`` (with the file of
 :mod:`~slurm_hadar.sharing.broker.progress`), ``turn``, ``recall``, ``keep``, ``free`` or ``refused`` (``reason``). Its
 end is the end of its connection. Who asks for ``status`` need not have joined; the answer may be longer. Nor need who
 says ``give_way`` (``job``, ``share``, ``for_s``), for all sessions of a job of its user's; there is no answer.

@@ -26,8 +26,8 @@ from slurm_hadar.runtime.inject import INJECT, _hadar_progress
 from slurm_hadar.runtime.launch.turns import Reserve
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.server import Limits
+from slurm_hadar.sharing.declared import memory_of
 from slurm_hadar.sharing.keeper import Post
-from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
 from slurm_hadar.sharing.turns import Policy
 from slurm_hadar.tuning.study.source import module_of
 from slurm_hadar.tuning.trial.remote import Paused, RemoteTrial
@@ -99,8 +99,8 @@ def _reserve(spec: Spec, rank: int) -> Iterator[None]:
         return
     path = Path(spec.share)
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    memory = size_bytes(os.environ["HADAR_SHARE_MEMORY"]) if os.environ.get("HADAR_SHARE_MEMORY") else MOST_BYTES
-    reserve = Reserve(Post(path, Rules(Policy.FAIR, memory), Limits(linger_s=None)), (signal.SIGTERM, signal.SIGINT))
+    rules = Rules(Policy.FAIR, memory_of(os.environ))
+    reserve = Reserve(Post(path, rules, Limits(linger_s=None)), (signal.SIGTERM, signal.SIGINT))
     try:
         yield
     finally:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Note, Progress, Rules, Told
+from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Rules
+from slurm_hadar.sharing.broker.seats import Note, Progress, Told
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import Policy

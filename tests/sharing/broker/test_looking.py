@@ -16,10 +16,12 @@ import pytest
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import looking
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.desk import Progress, Rules, Seat, State
+from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import FOLDER, sockets, status_of
+from slurm_hadar.sharing.broker.seats import Progress, Seat, State
 from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import Policy
 
 
@@ -149,6 +151,7 @@ def test_a_socket_without_a_broker_is_told_in_a_line(short_tmp: Path) -> None:
 
 def test_only_own_brokers_are_looked_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(path.parent))
+    monkeypatch.setenv("HADAR_SHARE_DIR", str(path.parent / "jobs"))
     folder = path.parent / f"{FOLDER}x"
     folder.mkdir()
     (folder / "gpu").symlink_to(path)
@@ -212,3 +215,17 @@ def test_measured_memory_is_told_and_reserves_nothing(path: Path) -> None:
         session.took(1 << 62, 0)
     assert status_of(path)["sessions"][0]["measured"] is None
     session.close()
+
+
+def test_memory_that_is_not_counted_is_none(short_tmp: Path) -> None:
+    broker = Broker(short_tmp / "s", Rules(Policy.FAIR, MOST_BYTES), Limits(linger_s=None), print)
+    stop, stopped = os.pipe()
+    thread = threading.Thread(target=broker.serve, args=(stop,))
+    thread.start()
+    try:
+        assert status_of(short_tmp / "s")["memory_bytes"] is None
+    finally:
+        os.close(stopped)
+        thread.join(20)
+        broker.close()
+        os.close(stop)
