@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # large, and for the commands that draw tables only
 __all__ = [
     "Number", "as_in_the_queue", "cell", "clock", "config_loader", "config_options", "console", "facts_table",
     "journal_path", "json_option", "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json",
-    "span", "write_json", "write_text",
+    "printed", "span", "write_json", "write_text",
 ]  # fmt: skip
 
 _LOADER = "slurm_hadar.config_loader"
@@ -148,6 +148,15 @@ def policy_settings(settings: Iterable[str]) -> dict[str, str]:
 
 def print_json(content: Any) -> None:
     click.echo(json.dumps(content, indent=2, sort_keys=True, default=str))
+
+
+def printed(**files: str | None) -> bool:
+    """Whether one of the options (``jobs_csv`` for ``--jobs-csv``) says ``-`` and has the terminal for itself; usage
+    error where several do."""
+    dashes = [f"--{name.replace('_', '-')} -" for name, target in files.items() if target == "-"]
+    if len(dashes) > 1:
+        raise click.UsageError(f"{' and '.join(dashes)} would print into each other: give all but one a file")
+    return bool(dashes)
 
 
 def write_text(target: str, text: str) -> None:

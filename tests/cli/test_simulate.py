@@ -67,6 +67,19 @@ def test_a_table_for_people_and_files_for_programs(hadar: Any, trace: str, tmp_p
     assert sorted(r["job_id"] for r in rows) == ["a", "b", "c"]
 
 
+def test_a_dash_prints_what_a_file_would_have(
+    hadar: Any, trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    common = ("--trace", trace, "--cluster", "v100:1x2", "--policy", "fifo")
+    for option in ("--jobs-csv", "--trace-csv"):
+        code, out, _ = hadar(*common, option, "-")
+        assert code == 0 and sorted(row["job_id"] for row in csv.DictReader(out.splitlines())) == ["a", "b", "c"]
+        code, out, err = hadar(*common, option, "-", "--json", "-")
+        assert (code, out) == (2, "") and f"--json - and {option} - would print into each other" in err
+    assert [file.name for file in tmp_path.iterdir() if file.name == "-"] == []
+
+
 def test_gangs_may_be_mixed_for_all_jobs(hadar: Any, tmp_path: Path) -> None:
     """A gang of two that fits on no single type runs once it may mix, at the pace of the slower."""
     path = tmp_path / "t.csv"

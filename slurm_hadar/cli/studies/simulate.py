@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from slurm_hadar.cli.common import Number, console, facts_table, policy_settings, write_json
+from slurm_hadar.cli.common import Number, console, facts_table, policy_settings, printed, write_json, write_text
 from slurm_hadar.config import load
 from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.observe.graphs import network_of
@@ -249,14 +249,14 @@ def _faults(cluster: str, given: SceneOptions) -> Faults:
 @click.option("--policy", default="hadar", show_default=True, help="Who decides.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A parameter of the policy.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the result as JSON; - prints it.")
-@click.option("--jobs-csv", "jobs_file", type=click.Path(path_type=Path), help="Write one line per job.")
-@click.option("--trace-csv", "trace_file", type=click.Path(path_type=Path), help="Write the trace in our own format.")
+@click.option("--jobs-csv", "jobs_file", metavar="FILE", help="Write one line per job; - prints them.")
+@click.option("--trace-csv", "trace_file", metavar="FILE", help="Write the trace in our own format; - prints it.")
 def simulate(
     policy: str,
     settings: tuple[str, ...],
     json_file: str | None,
-    jobs_file: Path | None,
-    trace_file: Path | None,
+    jobs_file: str | None,
+    trace_file: str | None,
     bounds: bool,
     **given: Any,
 ) -> int:
@@ -265,6 +265,7 @@ def simulate(
     Without --config there are no limits on moves, so that policies are compared as they are. Exit code 1 if no job
     could be done.
     """
+    on_terminal = printed(json=json_file, jobs_csv=jobs_file, trace_csv=trace_file)
     params = policy_settings(settings)
     chosen = registry.get(policy, **params)
     trace, table, options = inputs(**given)
@@ -273,16 +274,16 @@ def simulate(
             table, {*gpu_types_of(trace, table), *(t for n in cluster_nodes(options.cluster) for t in n.gpus)}
         )
         kept = replace(trace, jobs=tuple(map(rates.rated, trace.jobs)))
-        trace_file.write_text(table_csv.write(kept), encoding="utf-8")
+        write_text(trace_file, table_csv.write(kept))
     with _Progress(policy) as told:
         result = run_simulation(trace, chosen, options, table, params, told)
     if bounds and result.counted:
         result = replace(result, bounds=bounds_of(trace, options, table))
     if jobs_file is not None:
-        jobs_file.write_text(result.jobs_csv(), encoding="utf-8")
+        write_text(jobs_file, result.jobs_csv())
     if json_file is not None:
         write_json(json_file, result.summary())
-    if json_file != "-":
+    if not on_terminal:
         console().print(facts_table(_rows(result.summary())))
         for line in result.assumptions:
             click.echo(f"assumed: {line}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import Number, cell, console, facts_table, write_json
+from slurm_hadar.cli.common import Number, cell, console, facts_table, write_json, write_text
 from slurm_hadar.errors import ConfigError, ServingError
 from slurm_hadar.joblog import say
 from slurm_hadar.listening import is_loopback, read_token
@@ -261,19 +261,15 @@ def simulate(
 @serve.command()
 @click.argument("spec")
 @click.option("--slo", metavar="T", help="Adds deadline_s: 100ms after arrival, or 1.5xP99.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the trace there; default: print it.")
-def trace(spec: str, slo: str | None, out: Path | None) -> None:
+@click.option("--out", default="-", metavar="FILE", help="Write the trace there; default: print it.")
+def trace(spec: str, slo: str | None, out: str) -> None:
     """Draw a trace for simulate, by a text such as poisson:load=0.7,seconds=60.
 
     Keys: rate or load, seconds, seed; of bursts factor, share, length; apps=NAME/TIME/WEIGHT+..., spread, drift,
     period.
     """
     requests = read_trace(spec)
-    text = write_trace(requests if slo is None else with_slo(requests, slo))
-    if out is None:
-        click.echo(text, nl=False)
-    else:
-        out.write_text(text, encoding="utf-8")
+    write_text(out, write_trace(requests if slo is None else with_slo(requests, slo)))
 
 
 def _speeds(text: str) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import Number, console, facts_table, plain, write_json, write_text
+from slurm_hadar.cli.common import Number, console, facts_table, plain, printed, write_json, write_text
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
@@ -206,8 +206,7 @@ def simulate(
 
     Columns: job_id, arrival_s, iterations, iter_s, persistent_bytes, ephemeral_bytes, and for policy priority class.
     """
-    if json_file == jobs_file == "-":
-        raise click.UsageError("--json - and --jobs-csv - would print into each other: give one of them a file")
+    on_terminal = printed(json=json_file, jobs_csv=jobs_file)
     weights = _weights(shares, policy)
     jobs = read_trace(source)
     classes = {job.group for job in jobs}
@@ -220,7 +219,7 @@ def simulate(
         write_text(jobs_file, result.jobs_csv())
     if json_file is not None:
         write_json(json_file, result.summary())
-    if "-" in (json_file, jobs_file):
+    if on_terminal:
         return
     console().print(facts_table(_rows(result, memory_bytes)))
     if result.lanes_max > 1:
