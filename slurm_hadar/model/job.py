@@ -194,10 +194,11 @@ class Job:
     limit. ``speeds`` are those of the gang size asked for, ``scaled`` those of an elastic job's other sizes. A job with
     ``fork`` is one copy of the forked job ``parent``: its copies train at once on different nodes, and share
     ``total_steps`` and ``done_steps``, which are those of the parent. ``total_steps`` is a statement: the owner's, or
-    the script's own report; ``reckoned_steps`` are those that the job must have made in this run, by its time and its
-    speed, which tell where a statement is wrong. ``predicted_steps`` is what a predictor expects it to be where nobody
-    states it, from earlier runs, and four in five such jobs lie in ``predicted_range``, where that is known; a job that
-    goes on is expected to be at least ``outlives`` times what it has done, so that nothing is expected to end for ever.
+    the script's own report; ``reckoned_steps`` are those that the job must have made in this run beyond what it has
+    told, by its speed and the time that it had for itself, which tell where a statement is wrong. ``predicted_steps``
+    is what a predictor expects it to be where nobody states it, from earlier runs, and four in five such jobs lie in
+    ``predicted_range``, where that is known; a job that goes on is expected to be at least ``outlives`` times what it
+    has done, so that nothing is expected to end for ever.
     ``graph`` names the job's graph where one is known, and its speeds then come with factors from it. ``needs`` is what
     it takes beside GPUs. ``slow_down`` is how many times as long as its steps take alone it may run beside others on
     its GPU, at every moment (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slurm_hadar.slurm.state import SlurmJob
 
-__all__ = ["companies", "on_gpus"]
+__all__ = ["companies", "on_gpus", "part_of_gpu"]
 
 
 def on_gpus(jobs: Iterable[SlurmJob]) -> dict[tuple[str, int | None], list[SlurmJob]]:
@@ -29,3 +29,12 @@ def companies(jobs: Iterable[SlurmJob]) -> dict[str, dict[str, Any]]:
             others = [other.job_id for other in there if other is not job] if number is not None else []
             found[job.job_id] = {"gpu": number, "with": others, "keeps": None, "known_by": ""}
     return found
+
+
+def part_of_gpu(shares: Mapping[str, Any] | None) -> float:
+    """How much of its GPU a job has, of what :func:`companies` says and is told of its turns, 0 to 1: its share of the
+    turns, else as much as each of the others; 1 of one that has no company. The parts of all on a GPU are one GPU."""
+    if not shares or not shares["with"]:
+        return 1.0
+    turns = shares.get("turns")
+    return 1.0 / (1 + len(shares["with"])) if turns is None else float(turns)
