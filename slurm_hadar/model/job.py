@@ -181,6 +181,11 @@ class Needs:
 NO_NEEDS = Needs()
 
 
+def outruns(done_steps: float, total_steps: float) -> bool:
+    """Whether a job has made more steps than are stated, which may be rounded: how many it makes nobody knows then."""
+    return done_steps > 1.05 * total_steps
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One job as a policy sees it. Array tasks are jobs of their own, with ids like ``123_4``.
@@ -312,10 +317,10 @@ class Job:
 
     @property
     def overrun(self) -> bool:
-        """Whether the job has made more steps than are stated, or must have. Statements are rounded; and a job that
-        evaluates, or waits for its data, makes fewer steps than its speed allows."""
+        """Whether the job has made more steps than are stated, or must have: a job that evaluates, or waits for its
+        data, makes fewer steps than its speed allows."""
         total = self.total_steps
-        return total is not None and (self.done_steps > 1.05 * total or self.reckoned_steps > 2.0 * total)
+        return total is not None and (outruns(self.done_steps, total) or self.reckoned_steps > 2.0 * total)
 
     @property
     def expected_steps(self) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.view import Line
-from slurm_hadar.controller.words import about, place, plain, sharing, span
+from slurm_hadar.controller.words import about, done, place, plain, sharing, span
 from slurm_hadar.model import Placement
 from slurm_hadar.names import by_number
 
@@ -96,7 +96,7 @@ def cells(line: Line, now: float, width: int) -> dict[str, str]:
         "JOB": plain(line.job_id), "USER": plain(line.user), "NAME": plain(line.name),
         "STATE": f"{tasks} {line.state}" if tasks > 1 else line.state,
         "GPUS": str(line.gpus), "STEPS/S": _figure(line.steps_per_s),
-        "DONE": "-" if line.done_share is None else f"{100 * line.done_share:.0f}%", "PRICE": _figure(line.price),
+        "DONE": done(line.done_share, line.size).replace(" ", ""), "PRICE": _figure(line.price),
         "AGE": span(now - line.arrival), "STARTS ABOUT": starts, "WHERE OR WHY": plain(_where_or_why(line, width)),
     }  # fmt: skip
 

@@ -51,6 +51,19 @@ def test_by_when_it_is_done_in_all_likelihood() -> None:
     assert len(in_words(replace(known, end_80=None), 0.0)) == 1
 
 
+@pytest.mark.parametrize(
+    ("steps", "outrun", "told"),
+    [(96.0, None, "stated in its comment"),
+     (384.0, 768.0, "stated in its comment, which it has outrun: taken to be 768 steps now"),
+     (0.0, 999.0, "stated in its comment, which it has outrun, by its time and speed: taken to be 999 steps now")],
+)  # fmt: skip
+def test_a_statement_that_is_outrun(steps: float, outrun: float | None, told: str) -> None:
+    expected = Answer("7", True, None, None, EMPTY, 1e6, (), (), outrun_steps=outrun)
+    record = JobRecord("7", steps=steps, total_steps=100.0)
+
+    assert f"  size         {told}" in _explanation("7", record, None, None, expected, {})
+
+
 def test_what_a_server_wants_is_told() -> None:
     """Of a job that is none there is no word of it."""
     told = "its server wants 3 GPUs"
