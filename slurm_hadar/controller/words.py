@@ -12,7 +12,7 @@ from slurm_hadar.config import Mode
 from slurm_hadar.controller.journal import JobRecord, WriteOutcome
 from slurm_hadar.model import Placement
 
-__all__ = ["about", "clock", "counted", "done", "in_words", "place", "plain", "sharing", "span", "summary"]
+__all__ = ["about", "clock", "counted", "done", "gpus", "in_words", "place", "plain", "sharing", "span", "summary"]
 
 _DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "stay": "stays",
             "end": "has ended"}  # fmt: skip
@@ -91,6 +91,11 @@ def sharing(shares: Mapping[str, Any] | None) -> str:
     turns = shares.get("turns", 0.5)
     share = "" if turns == 0.5 else f"has {100 * turns:.0f} % of the turns, " if turns else "gives it all turns, "
     return f"{gpu}{beside}, {share}keeps {100 * shares['keeps']:.0f} % of its speed ({shares['known_by']})"
+
+
+def gpus(count: float) -> str:
+    """A number of GPUs, of which somebody may have parts: ``12``, ``2.3``, ``0.14``."""
+    return f"{count:.2g}" if count < 1 else f"{round(count, 1):.12g}"
 
 
 def done(share: float | None, size: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.view import Line
+from slurm_hadar.controller.observe.company import part_of_gpu
 from slurm_hadar.controller.words import about, done, place, plain, sharing, span
 from slurm_hadar.model import Placement
 from slurm_hadar.names import by_number
@@ -57,10 +58,11 @@ def first_task(job_id: str) -> str:
 
 @dataclass
 class UserRow:
-    """What a user has: GPUs held by type, jobs that run, and jobs that wait."""
+    """What a user has: GPUs held by type, of one that several share each job's part, jobs that run, and jobs that
+    wait."""
 
     user: str
-    held: dict[str, int]
+    held: dict[str, float]
     running: int = 0
     waiting: int = 0
 
@@ -73,7 +75,7 @@ def by_user(lines: Iterable[Line]) -> list[UserRow]:
         row.waiting += line.state == "pending"
         row.running += line.state != "pending"
         for gpu_type, count in _by_type(line.held or {}).items():
-            row.held[gpu_type] = row.held.get(gpu_type, 0) + count
+            row.held[gpu_type] = row.held.get(gpu_type, 0) + count * part_of_gpu(line.shares)
     return sorted(rows.values(), key=lambda r: (-sum(r.held.values()), -r.waiting, r.user))
 
 

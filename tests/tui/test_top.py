@@ -354,6 +354,22 @@ def test_the_trend_of_a_journal() -> None:
     assert str(panes.trend(trend_of(Journal(":memory:")), 80, PLAIN)) == ""
 
 
+def test_of_a_gpu_that_several_share_each_user_has_a_part() -> None:
+    """So that all together hold no more GPUs than there are."""
+    held = {"n": {"k80": 1}}
+    rows = by_user(
+        line(job, state="running", user=user, held=held, shares={"gpu": 0, "with": others, "keeps": None})
+        for job, user, others in (("1", "ann", ["2", "3"]), ("2", "ann", ["1", "3"]), ("3", "bob", ["1", "2"]))
+    )
+
+    assert sum(sum(row.held.values()) for row in rows) == pytest.approx(1.0)
+    shown = str(panes.users(rows, 80)).splitlines()
+    assert [shown[n].split() for n in (1, 2)] == [
+        ["ann", "0.67", "2", "0", "0.67", "k80"],
+        ["bob", "0.33", "1", "0", "0.33", "k80"],
+    ]
+
+
 def test_a_line_per_user(seat: Seat) -> None:
     """Who holds most comes first; there where there is room, or where it is asked for."""
     rows = by_user([line("1", state="running", held={"n": {"v100": 2}}), line("2", user="bob"), line("3"),

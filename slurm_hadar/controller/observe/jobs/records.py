@@ -208,7 +208,7 @@ class JobRecords:
 
     def note_run(self, record: JobRecord, job: SlurmJob, view: SlurmView, whole: Placement, now: float) -> None:
         """Attained service in GPU-seconds: the time since it was last booked, in each round that sees the job run. Its
-        user has had all GPUs of nodes that it was given ``whole``."""
+        user has had all GPUs of nodes that it was given ``whole``, and its part of one that it shares."""
         if job.state is not JobState.RUNNING:
             self._note_end(record, now)
             return
@@ -225,10 +225,12 @@ class JobRecords:
         record.serve(ran_s, gpus_asked(job) or record.workers)
         keeps = record.company.get("keeps")
         record.held_up_s += ran_s * (0.0 if keeps is None else 1.0 - min(1.0, float(keeps)))
-        untold_s = record.untold_s + ran_s * _kept(record, view.companies.get(job.job_id))
+        company = _company(record, view.companies.get(job.job_id))
+        untold_s = record.untold_s + ran_s * _kept(company)
         record.untold_s = min(untold_s, _silent_s(self._book.get(job.job_id), record.restarts, now))
         gpus = whole.by_type or _gpus_by_type(job, view.facts)
-        self._usage.book(job.user, job.account, gpus, ran_s, now)
+        part = part_of_gpu(company)
+        self._usage.book(job.user, job.account, {t: n * part for t, n in gpus.items()}, ran_s, now)
         if gpus:
             most = max(sorted(gpus), key=lambda gpu_type: gpus[gpu_type])
             record.ran_more(most, ran_s)
@@ -285,13 +287,15 @@ def _silent_s(news: JobNews | None, run: int, now: float) -> float:
     return max(0.0, now - news.heard) if news is not None and told and news.first_step is not None else math.inf
 
 
-def _kept(record: JobRecord, company: Mapping[str, Any] | None) -> float:
-    """The share of its speed that the job has in its ``company``: as the last round knew it of the same one, else an
-    equal part."""
-    if company is None or not company["with"]:
-        return 1.0
-    known = record.company.get("keeps") if record.company.get("with") == company["with"] else None
-    return part_of_gpu(company) if known is None else min(1.0, float(known))
+def _company(record: JobRecord, seen: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What is known of the company in which the job is ``seen``: where it is the same, as the last round knew it."""
+    return record.company if seen is not None and record.company.get("with") == seen["with"] else seen
+
+
+def _kept(company: Mapping[str, Any] | None) -> float:
+    """The share of its speed that a job has in its company: an equal part of the GPU where nobody knows it."""
+    keeps = None if company is None else company.get("keeps")
+    return part_of_gpu(company) if keeps is None else min(1.0, float(keeps))
 
 
 def _cut_short(record: JobRecord, news: JobNews | None) -> bool:
