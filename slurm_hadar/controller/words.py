@@ -12,7 +12,20 @@ from slurm_hadar.config import Mode
 from slurm_hadar.controller.journal import JobRecord, WriteOutcome
 from slurm_hadar.model import Placement
 
-__all__ = ["about", "clock", "counted", "done", "gpus", "in_words", "place", "plain", "sharing", "span", "summary"]
+__all__ = [
+    "about",
+    "clock",
+    "counted",
+    "done",
+    "gpus",
+    "in_words",
+    "place",
+    "plain",
+    "sharing",
+    "sharing_in_short",
+    "span",
+    "summary",
+]
 
 _DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "stay": "stays",
             "end": "has ended"}  # fmt: skip
@@ -84,13 +97,26 @@ def sharing(shares: Mapping[str, Any] | None) -> str:
     "" for one that shares none."""
     if not shares or (shares["gpu"] is None and not shares["with"]):
         return ""
-    gpu = "a GPU" if shares["gpu"] is None else f"GPU {shares['gpu']}"
+    gpu = _gpu(shares)
     beside = f" with {', '.join(shares['with'])}" if shares["with"] else " alone"
     if shares["keeps"] is None:
         return gpu + beside
     turns = shares.get("turns", 0.5)
     share = "" if turns == 0.5 else f"has {100 * turns:.0f} % of the turns, " if turns else "gives it all turns, "
     return f"{gpu}{beside}, {share}keeps {100 * shares['keeps']:.0f} % of its speed ({shares['known_by']})"
+
+
+def sharing_in_short(shares: Mapping[str, Any] | None) -> str:
+    """The same in few words: ``GPU 0 with 6 others, 14 %``; "" for one that has its GPU for itself."""
+    if not shares or not shares["with"]:
+        return ""
+    others = shares["with"]
+    beside = f"{_gpu(shares)} with {others[0] if len(others) == 1 else f'{len(others)} others'}"
+    return beside if shares["keeps"] is None else f"{beside}, {100 * shares['keeps']:.0f} %"
+
+
+def _gpu(shares: Mapping[str, Any]) -> str:
+    return "a GPU" if shares["gpu"] is None else f"GPU {shares['gpu']}"
 
 
 def gpus(count: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.view import Line
 from slurm_hadar.controller.observe.company import part_of_gpu
-from slurm_hadar.controller.words import about, done, place, plain, sharing, span
+from slurm_hadar.controller.words import about, done, place, plain, sharing, sharing_in_short, span
 from slurm_hadar.model import Placement
 from slurm_hadar.names import by_number
 
@@ -119,7 +119,9 @@ def _where_or_why(line: Line, width: int) -> str:
     if len(full) <= width:
         return full
     if line.held:
-        return where if len(where) <= width else _in_short(line.held)
+        beside, few = sharing_in_short(line.shares), _in_short(line.held)
+        texts = [f"{where}; {beside}", f"{few}; {beside}", where] if beside else [where]
+        return next((text for text in texts if len(text) <= width), few)
     short = _SHORT[line.tier](line) if line.tier in _SHORT else full
     begins = f"{short}, about {about(line.starts[:1])}" if line.starts else short
     return begins if len(begins) <= width else short
