@@ -11,6 +11,7 @@ from typing import Any
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.journal import JobRecord, WriteOutcome
 from slurm_hadar.model import Placement
+from slurm_hadar.units import span
 
 __all__ = [
     "about",
@@ -68,21 +69,6 @@ def clock(moment: float) -> str:
 def about(between: Sequence[float]) -> str:
     """An approximate interval of time, to the minute: ``14:05 to 16:30``, with the date where it is not today's."""
     return " to ".join(clock(moment)[:-3] for moment in between)
-
-
-def span(seconds: float | None) -> str:
-    """A length of time in at most two units: ``45 s``, ``12 min``, ``3 h 05``, ``2 d 4 h``."""
-    if seconds is None:
-        return "-"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes:02d}"
-    return f"{hours // 24} d {hours % 24} h"
 
 
 def place(placement: Placement) -> str:

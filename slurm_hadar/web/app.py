@@ -30,6 +30,7 @@ from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.html import STYLE, hours
 from slurm_hadar.pages.plots import Look
+from slurm_hadar.units import between
 from slurm_hadar.web import content, drawing, lists
 from slurm_hadar.web.colours import PALETTE
 from slurm_hadar.web.guard import Guard
@@ -210,6 +211,7 @@ def _templates() -> jinja2.Environment:
     )
     found.globals.update(
         cell=_cell,
+        between=between,
         gantt=drawing.gantt,
         curves=drawing.curves,
         blocks=drawing.blocks,

@@ -42,6 +42,15 @@ def test_why_a_running_job_keeps_its_gpus() -> None:
     assert not any("stays put" in line for line in _explanation("7", None, None, None, None, {"state": "running"}))
 
 
+def test_an_interval_is_told_in_one_unit() -> None:
+    """Not from 119 s to 2 min; and what reads the same is told once."""
+    intervals = Interval(119.0, 150.0), Interval(70.0, 440.0)
+    answers = [Answer("7", True, None, interval, EMPTY, 1e6, (), ()) for interval in intervals]
+
+    told = [in_words(one, 0.0)[0].partition(" (")[0].split(maxsplit=1)[1] for one in answers]
+    assert told == ["in about 2 min", "in about 1 min to 7 min"]
+
+
 def test_by_when_it_is_done_in_all_likelihood() -> None:
     """Beside the earliest and latest end; where it is not known there is no word of it."""
     known = Answer("7", True, None, Interval(1000.0, 9000.0), EMPTY, 1e6, (), (), end_80=7000.0)

@@ -32,6 +32,7 @@ from slurm_hadar.controller.words import sharing
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement, outruns
 from slurm_hadar.slurm.backend.select import choose
+from slurm_hadar.units import between
 
 __all__ = ["explain"]
 
@@ -254,11 +255,11 @@ def _size(record: JobRecord, outrun_steps: float | None) -> list[str]:
         return [f"  size         {where}{_outrun(record, outrun_steps)}"]
     if found is None:
         return ["  size         not known: its comment states no steps, its script reports none, nothing is predicted"]
-    between = f", four in five such jobs {span(found.low_s)} to {span(found.high_s)}"
+    most = f", four in five such jobs {between(found.low_s, found.high_s)}"
     runs = "1 earlier run" if found.runs == 1 else f"{found.runs or 'no'} earlier runs"
     return [
         f"  size         predicted: {span(found.expected_s)} alone on the fastest GPUs"
-        + (between if found.high_s > found.low_s else ""),
+        + (most if found.high_s > found.low_s else ""),
         f"               from {runs} of {record.user}/{record.name}, by {found.source} (version {found.version})",
     ]
 

@@ -55,9 +55,14 @@ def _misfits(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> 
         elif len(there) == len(ours):
             hosts.update(dict.fromkeys(ours[1:], ours[0]))
         else:
-            left = ", ".join(job.job_id for job in there if job.job_id not in ours)
-            pinned.update(dict.fromkeys(ours, f"shares its GPU with {left}, which is left to Slurm"))
+            pinned.update(dict.fromkeys(ours, _beside([job.job_id for job in there if job.job_id not in ours])))
     return hosts, pinned
+
+
+def _beside(left: Sequence[str]) -> str:
+    """That a job goes with those on its GPU who are ``left`` to Slurm."""
+    who = f"job {left[0]}, which is" if len(left) == 1 else f"jobs {', '.join(left)}, which are"
+    return f"shares its GPU with {who} left to Slurm: then so is everybody on it"
 
 
 def _named(user: str, workload: str) -> str:
