@@ -142,7 +142,7 @@ class JobViews:
         is predicted, as its steps, if it reports none."""
         if record.run_since is None or job.fork is not None:
             return job
-        steps = record.untold_s * job.rate(job.placement)
+        steps = (record.untold_s or 0.0) * job.rate(job.placement)
         if job.total_steps is not None:
             return replace(job, reckoned_steps=steps)
         silent = record.steps_per_s is None and record.steps == 0

@@ -115,3 +115,13 @@ def test_another_run_is_reckoned_anew(one: Any) -> None:
     one.slurm.jobs[job] = replace(one.slurm.jobs[job], restarts=1, submit=time.time(), start=time.time())
 
     assert look(one, job, controller).reckoned_steps < 100
+
+
+def test_a_run_that_an_older_version_has_begun_counts_from_its_start(one: Any) -> None:
+    job = begin(one, "steps=1")
+    before = look(one, job).reckoned_steps
+    record = one.journal.load_jobs()[job]
+    record.untold_s = None
+    one.journal.save_jobs([record])
+
+    assert look(one, job).reckoned_steps == pytest.approx(before, rel=0.01)

@@ -226,8 +226,10 @@ class JobRecords:
         keeps = record.company.get("keeps")
         record.held_up_s += ran_s * (0.0 if keeps is None else 1.0 - min(1.0, float(keeps)))
         company = _company(record, view.companies.get(job.job_id))
-        untold_s = record.untold_s + ran_s * _kept(company)
-        record.untold_s = min(untold_s, _silent_s(self._book.get(job.job_id), record.restarts, now))
+        before_s = record.booked - record.run_since if record.untold_s is None else record.untold_s
+        record.untold_s = min(
+            before_s + ran_s * _kept(company), _silent_s(self._book.get(job.job_id), record.restarts, now)
+        )
         gpus = whole.by_type or _gpus_by_type(job, view.facts)
         part = part_of_gpu(company)
         self._usage.book(job.user, job.account, {t: n * part for t, n in gpus.items()}, ran_s, now)
