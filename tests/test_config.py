@@ -71,6 +71,7 @@ def test_origin_of_each_value(write: Any) -> None:
         (f"[{'.'.join(['a'] * 20000)}]\nx = 1\n", "... is deeper than any setting"),
         ('[metrics]\ntextfile = "/x/hadar.txt"\n', "must end in .prom"),
         ('[hooks]\nmoved = "mail \\"x"\n', "cannot be split into words: No closing quotation"),
+        ("[guard]\nmax_stretch = 0.5\n", "guard.max_stretch = 0.5: below 1 no job would ever be stopped for others"),
         ('[log]\nformat = "xml"\n', "'text' or 'json'"),
         ("[controller\n", "not valid TOML"),
         ("controller = 3\n", "controller"),

@@ -129,7 +129,7 @@ class GuardSection(_Section):
         30.0,
         ge=0,
         description="a job is not stopped for others while more than so many times the time that it has run has "
-        "passed since its submission; moves go on; 0 = no such bound",
+        "passed since its submission; moves go on; at least 1, or 0 = no such bound",
     )
     max_changed_share: float = Field(
         1.0, gt=0, le=1, description="largest share of the steered jobs whose placement one round may change"
@@ -150,6 +150,13 @@ class GuardSection(_Section):
     max_weight_by_qos: dict[str, Annotated[float, Field(gt=0, le=1000)]] = Field(
         default_factory=dict, description="the same by QOS; goes before that of the account"
     )
+
+    @field_validator("max_stretch")
+    @classmethod
+    def _whole_time(cls, value: float) -> float:
+        if 0 < value < 1:  # more than a part of the time has always passed
+            raise ValueError("below 1 no job would ever be stopped for others; must be at least 1, or 0 for no bound")
+        return value
 
 
 class JobsSection(_Section):

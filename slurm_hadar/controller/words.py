@@ -11,8 +11,22 @@ from typing import Any
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.journal import JobRecord, WriteOutcome
 from slurm_hadar.model import Placement
+from slurm_hadar.units import span
 
-__all__ = ["about", "clock", "counted", "in_words", "place", "plain", "sharing", "span", "summary"]
+__all__ = [
+    "about",
+    "clock",
+    "counted",
+    "done",
+    "gpus",
+    "in_words",
+    "place",
+    "plain",
+    "sharing",
+    "sharing_in_short",
+    "span",
+    "summary",
+]
 
 _DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait": "waits", "stay": "stays",
             "end": "has ended"}  # fmt: skip
@@ -57,21 +71,6 @@ def about(between: Sequence[float]) -> str:
     return " to ".join(clock(moment)[:-3] for moment in between)
 
 
-def span(seconds: float | None) -> str:
-    """A length of time in at most two units: ``45 s``, ``12 min``, ``3 h 05``, ``2 d 4 h``."""
-    if seconds is None:
-        return "-"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes:02d}"
-    return f"{hours // 24} d {hours % 24} h"
-
-
 def place(placement: Placement) -> str:
     """A placement for people: ``v100-1 2xv100, p100-2 2xp100``."""
     if not placement:
@@ -84,13 +83,39 @@ def sharing(shares: Mapping[str, Any] | None) -> str:
     "" for one that shares none."""
     if not shares or (shares["gpu"] is None and not shares["with"]):
         return ""
-    gpu = "a GPU" if shares["gpu"] is None else f"GPU {shares['gpu']}"
+    gpu = _gpu(shares)
     beside = f" with {', '.join(shares['with'])}" if shares["with"] else " alone"
     if shares["keeps"] is None:
         return gpu + beside
     turns = shares.get("turns", 0.5)
     share = "" if turns == 0.5 else f"has {100 * turns:.0f} % of the turns, " if turns else "gives it all turns, "
     return f"{gpu}{beside}, {share}keeps {100 * shares['keeps']:.0f} % of its speed ({shares['known_by']})"
+
+
+def sharing_in_short(shares: Mapping[str, Any] | None) -> str:
+    """The same in few words: ``GPU 0 with 6 others, 14 %``; "" for one that has its GPU for itself."""
+    if not shares or not shares["with"]:
+        return ""
+    others = shares["with"]
+    beside = f"{_gpu(shares)} with {others[0] if len(others) == 1 else f'{len(others)} others'}"
+    return beside if shares["keeps"] is None else f"{beside}, {100 * shares['keeps']:.0f} %"
+
+
+def _gpu(shares: Mapping[str, Any]) -> str:
+    return "a GPU" if shares["gpu"] is None else f"GPU {shares['gpu']}"
+
+
+def gpus(count: float) -> str:
+    """A number of GPUs, of which somebody may have parts: ``12``, ``2.3``, ``0.14``."""
+    return f"{count:.2g}" if count < 1 else f"{round(count, 1):.12g}"
+
+
+def done(share: float | None, size: str) -> str:
+    """How far a job is, of the ``done_share`` and ``size`` of a queue's line: ``40 %``; ``>100 %`` of one that has
+    outrun what was stated; ``-`` of one whose length nobody states."""
+    if share is None:
+        return ">100 %" if size in ("stated", "reported") else "-"
+    return f"{100 * share:.0f} %"
 
 
 def summary(record: JobRecord) -> str:

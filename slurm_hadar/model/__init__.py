@@ -21,11 +21,12 @@ from slurm_hadar.model.job import (
     Mix,
     Needs,
     Quota,
+    outruns,
 )
 from slurm_hadar.model.round import Company, Kept, Pairing, Plan, Snapshot, Tier, Wait
 
 __all__ = [
     "Basis", "Company", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Kept", "LEAST_DUTY",
     "MOST_SLOW_DOWN", "Mix", "NO_NEEDS", "Needs", "Node", "Pairing", "Partition", "Placement", "Plan", "Quota",
-    "Snapshot", "Speed", "Tenant", "Tier", "Wait", "in_steps",
+    "Snapshot", "Speed", "Tenant", "Tier", "Wait", "in_steps", "outruns",
 ]  # fmt: skip

@@ -181,6 +181,11 @@ class Needs:
 NO_NEEDS = Needs()
 
 
+def outruns(done_steps: float, total_steps: float) -> bool:
+    """Whether a job has made more steps than are stated, which may be rounded: how many it makes nobody knows then."""
+    return done_steps > 1.05 * total_steps
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One job as a policy sees it. Array tasks are jobs of their own, with ids like ``123_4``.
@@ -194,10 +199,11 @@ class Job:
     limit. ``speeds`` are those of the gang size asked for, ``scaled`` those of an elastic job's other sizes. A job with
     ``fork`` is one copy of the forked job ``parent``: its copies train at once on different nodes, and share
     ``total_steps`` and ``done_steps``, which are those of the parent. ``total_steps`` is a statement: the owner's, or
-    the script's own report; ``reckoned_steps`` are those that the job must have made in this run, by its time and its
-    speed, which tell where a statement is wrong. ``predicted_steps`` is what a predictor expects it to be where nobody
-    states it, from earlier runs, and four in five such jobs lie in ``predicted_range``, where that is known; a job that
-    goes on is expected to be at least ``outlives`` times what it has done, so that nothing is expected to end for ever.
+    the script's own report; ``reckoned_steps`` are those that the job must have made in this run beyond what it has
+    told, by its speed and the time that it had for itself, which tell where a statement is wrong. ``predicted_steps``
+    is what a predictor expects it to be where nobody states it, from earlier runs, and four in five such jobs lie in
+    ``predicted_range``, where that is known; a job that goes on is expected to be at least ``outlives`` times what it
+    has done, so that nothing is expected to end for ever.
     ``graph`` names the job's graph where one is known, and its speeds then come with factors from it. ``needs`` is what
     it takes beside GPUs. ``slow_down`` is how many times as long as its steps take alone it may run beside others on
     its GPU, at every moment (1 = it shares with nobody); ``host`` is the job whose GPU it runs on as a guest, None
@@ -311,10 +317,10 @@ class Job:
 
     @property
     def overrun(self) -> bool:
-        """Whether the job has made more steps than are stated, or must have. Statements are rounded; and a job that
-        evaluates, or waits for its data, makes fewer steps than its speed allows."""
+        """Whether the job has made more steps than are stated, or must have: a job that evaluates, or waits for its
+        data, makes fewer steps than its speed allows."""
         total = self.total_steps
-        return total is not None and (self.done_steps > 1.05 * total or self.reckoned_steps > 2.0 * total)
+        return total is not None and (outruns(self.done_steps, total) or self.reckoned_steps > 2.0 * total)
 
     @property
     def expected_steps(self) -> float | None:

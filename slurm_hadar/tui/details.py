@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_hadar.controller.answers.view import TIERS
 from slurm_hadar.controller.words import about, clock, place, plain, sharing, span
-from slurm_hadar.model import Placement
+from slurm_hadar.model import Placement, outruns
 
 __all__ = ["in_lines"]
 
@@ -52,10 +52,16 @@ def _standing(found: Mapping[str, Any], now: float) -> list[str]:
             f"  submitted     {clock(line['arrival'])}, {span(now - line['arrival'])} ago; {line['gpus']} GPUs"
         )
     if record is not None:
-        total = "?" if record["total_steps"] is None else f"{record['total_steps']:.0f}"
-        lines.append(f"  steps         {record['steps']:.0f} of {total} ({found['size'] or 'its length is not known'})")
+        lines.append(f"  steps         {_steps(record, found['size'])}")
         lines.append(f"  moved         {record['moves']} times, {record['attained_s'] / 3600:.2f} GPU-hours so far")
     return lines
+
+
+def _steps(record: Mapping[str, Any], size: str) -> str:
+    steps, total = record["steps"], record["total_steps"]
+    if total is None:
+        return f"{steps:.0f} of ? ({size or 'its length is not known'})"
+    return f"{steps:.0f} of {total:.0f} ({size}{', and outrun' if outruns(steps, total) else ''})"
 
 
 def _payoff(wait: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from slurm_hadar.controller.answers.trends import Trend
 from slurm_hadar.controller.answers.view import Picture, TypeUse
-from slurm_hadar.controller.words import clock, counted, plain, span
+from slurm_hadar.controller.words import clock, counted, gpus, plain, span
 from slurm_hadar.tui.rows import UserRow
 from slurm_hadar.tui.signs import Signs
 
@@ -75,8 +75,8 @@ def users(rows: Sequence[UserRow], width: int) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{'USER':<12} {'GPUS':>5} {'RUN':>5} {'WAIT':>5}  GPUS BY TYPE", "bold")
     for row in rows[:MOST_USERS]:
-        held = ", ".join(f"{count} {plain(t)}" for t, count in sorted(row.held.items()))
-        line = f"{plain(row.user)[:12]:<12} {sum(row.held.values()):>5} {row.running:>5} {row.waiting:>5}  {held}"
+        held = ", ".join(f"{gpus(count)} {plain(t)}" for t, count in sorted(row.held.items()))
+        line = f"{plain(row.user)[:12]:<12} {gpus(sum(row.held.values())):>5} {row.running:>5} {row.waiting:>5}  {held}"
         text.append(f"\n{line[: width - 1]}")
     if len(rows) > MOST_USERS:
         text.append(f"\nand {len(rows) - MOST_USERS} more users", "dim")

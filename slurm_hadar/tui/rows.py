@@ -9,7 +9,8 @@ from typing import Any
 
 from slurm_hadar.controller.answers.lines import folded
 from slurm_hadar.controller.answers.view import Line
-from slurm_hadar.controller.words import about, place, plain, sharing, span
+from slurm_hadar.controller.observe.company import part_of_gpu
+from slurm_hadar.controller.words import about, done, place, plain, sharing, sharing_in_short, span
 from slurm_hadar.model import Placement
 from slurm_hadar.names import by_number
 
@@ -57,10 +58,11 @@ def first_task(job_id: str) -> str:
 
 @dataclass
 class UserRow:
-    """What a user has: GPUs held by type, jobs that run, and jobs that wait."""
+    """What a user has: GPUs held by type, of one that several share each job's part, jobs that run, and jobs that
+    wait."""
 
     user: str
-    held: dict[str, int]
+    held: dict[str, float]
     running: int = 0
     waiting: int = 0
 
@@ -73,7 +75,7 @@ def by_user(lines: Iterable[Line]) -> list[UserRow]:
         row.waiting += line.state == "pending"
         row.running += line.state != "pending"
         for gpu_type, count in _by_type(line.held or {}).items():
-            row.held[gpu_type] = row.held.get(gpu_type, 0) + count
+            row.held[gpu_type] = row.held.get(gpu_type, 0) + count * part_of_gpu(line.shares)
     return sorted(rows.values(), key=lambda r: (-sum(r.held.values()), -r.waiting, r.user))
 
 
@@ -96,7 +98,7 @@ def cells(line: Line, now: float, width: int) -> dict[str, str]:
         "JOB": plain(line.job_id), "USER": plain(line.user), "NAME": plain(line.name),
         "STATE": f"{tasks} {line.state}" if tasks > 1 else line.state,
         "GPUS": str(line.gpus), "STEPS/S": _figure(line.steps_per_s),
-        "DONE": "-" if line.done_share is None else f"{100 * line.done_share:.0f}%", "PRICE": _figure(line.price),
+        "DONE": done(line.done_share, line.size).replace(" ", ""), "PRICE": _figure(line.price),
         "AGE": span(now - line.arrival), "STARTS ABOUT": starts, "WHERE OR WHY": plain(_where_or_why(line, width)),
     }  # fmt: skip
 
@@ -117,7 +119,9 @@ def _where_or_why(line: Line, width: int) -> str:
     if len(full) <= width:
         return full
     if line.held:
-        return where if len(where) <= width else _in_short(line.held)
+        beside, few = sharing_in_short(line.shares), _in_short(line.held)
+        texts = [f"{where}; {beside}", f"{few}; {beside}", where] if beside else [where]
+        return next((text for text in texts if len(text) <= width), few)
     short = _SHORT[line.tier](line) if line.tier in _SHORT else full
     begins = f"{short}, about {about(line.starts[:1])}" if line.starts else short
     return begins if len(begins) <= width else short

@@ -25,11 +25,12 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import gpu_time, headline, share
 from slurm_hadar.controller.answers.view import TIERS
 from slurm_hadar.controller.journal import ENDED_SEARCHED, MOST_GROUPS, Reader, ReadOnlyJournal
-from slurm_hadar.controller.words import about, clock, counted, place, plain, sharing, span
+from slurm_hadar.controller.words import about, clock, counted, done, gpus, place, plain, sharing, span
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.html import STYLE, hours
 from slurm_hadar.pages.plots import Look
+from slurm_hadar.units import between
 from slurm_hadar.web import content, drawing, lists
 from slurm_hadar.web.colours import PALETTE
 from slurm_hadar.web.guard import Guard
@@ -203,11 +204,14 @@ def _templates() -> jinja2.Environment:
         gpu_time=gpu_time,
         headline=headline,
         share=share,
+        done=done,
+        gpus=gpus,
         sharing=sharing,
         place=lambda held: place(Placement.of(held or {})),
     )
     found.globals.update(
         cell=_cell,
+        between=between,
         gantt=drawing.gantt,
         curves=drawing.curves,
         blocks=drawing.blocks,

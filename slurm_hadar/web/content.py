@@ -20,6 +20,7 @@ from slurm_hadar.controller.answers.view import (
     type_use,
 )
 from slurm_hadar.controller.journal import Reader, Run
+from slurm_hadar.controller.observe.company import part_of_gpu
 from slurm_hadar.names import by_number
 from slurm_hadar.web.colours import by_job, by_user, spread
 from slurm_hadar.web.windows import Window, window
@@ -107,6 +108,7 @@ def _holders(lines: Sequence[Line], by: str) -> dict[str, dict[str, Any]]:
             "started": line.started,
             "steered": line.tier != "pinned",
             "gpus": line.gpus,
+            "gpus_held": line.gpus * part_of_gpu(line.shares),
             "steps_per_s": line.steps_per_s,
             "shares": line.shares,
             "colour": colours[line.job_id],

@@ -9,6 +9,7 @@ from typing import Any
 from slurm_hadar.controller.answers.lines import Line, array_text
 from slurm_hadar.controller.answers.view import recorded_lines, recorded_nodes, type_use
 from slurm_hadar.controller.journal import SORTS, Reader
+from slurm_hadar.controller.observe.company import part_of_gpu
 from slurm_hadar.controller.observe.usage import decayed
 from slurm_hadar.web.content import number
 
@@ -71,15 +72,16 @@ def ended(journal: Reader, query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def users(journal: Reader, half_life_s: float, now: float) -> dict[str, Any]:
-    """Who has how much: now, by GPU type, and lately (GPU-seconds that count half after each ``half_life_s``)."""
+    """Who has how much: now, by GPU type (of a GPU that several share each has a part), and lately (GPU-seconds that
+    count half after each ``half_life_s``)."""
     rows = {row["name"]: row for row in journal.queue_groups("user")}
     lines = recorded_lines(journal.queue_holding())
-    holds: dict[str, dict[str, int]] = {}
+    holds: dict[str, dict[str, float]] = {}
     for line in lines:
         for types in (line.held or {}).values():
             mine = holds.setdefault(line.user, {})
             for gpu_type, count in types.items():
-                mine[gpu_type] = mine.get(gpu_type, 0) + count
+                mine[gpu_type] = mine.get(gpu_type, 0) + count * part_of_gpu(line.shares)
     lately: dict[str, float] = {}
     for (user, _, _), (gpu_s, updated) in journal.usage().items():
         lately[user] = lately.get(user, 0.0) + decayed(gpu_s, now - updated, half_life_s)

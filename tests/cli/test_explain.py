@@ -42,6 +42,15 @@ def test_why_a_running_job_keeps_its_gpus() -> None:
     assert not any("stays put" in line for line in _explanation("7", None, None, None, None, {"state": "running"}))
 
 
+def test_an_interval_is_told_in_one_unit() -> None:
+    """Not from 119 s to 2 min; and what reads the same is told once."""
+    intervals = Interval(119.0, 150.0), Interval(70.0, 440.0)
+    answers = [Answer("7", True, None, interval, EMPTY, 1e6, (), ()) for interval in intervals]
+
+    told = [in_words(one, 0.0)[0].partition(" (")[0].split(maxsplit=1)[1] for one in answers]
+    assert told == ["in about 2 min", "in about 1 min to 7 min"]
+
+
 def test_by_when_it_is_done_in_all_likelihood() -> None:
     """Beside the earliest and latest end; where it is not known there is no word of it."""
     known = Answer("7", True, None, Interval(1000.0, 9000.0), EMPTY, 1e6, (), (), end_80=7000.0)
@@ -49,6 +58,19 @@ def test_by_when_it_is_done_in_all_likelihood() -> None:
     assert in_words(known, 0.0)[1].strip() == f"80 % to end by {clock(7000.0)}"
     assert as_dict(known)["end_80"] == 7000.0
     assert len(in_words(replace(known, end_80=None), 0.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "outrun", "told"),
+    [(96.0, None, "stated in its comment"),
+     (384.0, 768.0, "stated in its comment, which it has outrun: taken to be 768 steps now"),
+     (0.0, 999.0, "stated in its comment, which it has outrun, by its time and speed: taken to be 999 steps now")],
+)  # fmt: skip
+def test_a_statement_that_is_outrun(steps: float, outrun: float | None, told: str) -> None:
+    expected = Answer("7", True, None, None, EMPTY, 1e6, (), (), outrun_steps=outrun)
+    record = JobRecord("7", steps=steps, total_steps=100.0)
+
+    assert f"  size         {told}" in _explanation("7", record, None, None, expected, {})
 
 
 def test_what_a_server_wants_is_told() -> None:

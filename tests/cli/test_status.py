@@ -116,6 +116,20 @@ def test_a_running_job(slurm: Asked, journal: Journal, see: Any, tmp_path: Path)
     assert found["end"] is not None and found["last_lines"][-1] == "20 %"
 
 
+def test_a_job_that_has_outrun_what_was_stated(slurm: Asked, journal: Journal, see: Any) -> None:
+    """It is not told to be done, nor by when it is in all likelihood."""
+    job = slurm.submit(2, "hadar:model=resnet18,batch=64,steps=100")
+    slurm.start(job, "v100-1")
+    slurm.jobs[job] = replace(slurm.jobs[job], restarts=1)
+    journal.save_jobs([record(job, run_since=time.time() - 60, steps=384.0, total_steps=100.0, restarts=1)])
+
+    text, found = see(job)
+
+    assert "384 of 100 steps (more than stated)" in text
+    assert "100 %" not in text and "80 % to end" not in text
+    assert found["done_share"] is None and found["end_80"] is None
+
+
 def test_a_waiting_job_says_why(slurm: Asked, journal: Journal, see: Any) -> None:
     """What the last round said of it, and what no round has to say: no GPU here will do."""
     job = slurm.submit(2, "hadar:model=resnet18")

@@ -117,7 +117,9 @@ def test_company_of_a_job_that_is_left_to_slurm_is_left_to_it_too(shared: Callab
     waiting = cluster.submit(SHORT)
     snapshot = cluster.controller.run_round().seen.snapshot
 
-    assert snapshot.job[ours].pinned == f"shares its GPU with {free}, which is left to Slurm"
+    assert snapshot.job[ours].pinned == (
+        f"shares its GPU with job {free}, which is left to Slurm: then so is everybody on it"
+    )
     assert snapshot.node["v100-1"].steerable_gpus == {}
     assert cluster.job(waiting).state is JobState.PENDING
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from slurm_hadar.config import GuardSection
 from slurm_hadar.errors import ConfigError, TraceError
-from slurm_hadar.model import Fork
+from slurm_hadar.model import Fork, Plan, Snapshot
 from slurm_hadar.policies import registry
+from slurm_hadar.policies.base import Policy
 from slurm_hadar.simulator.options import SimOptions
 from slurm_hadar.simulator.run import _Run, bounds_of, simulate
 from slurm_hadar.simulator.traces import Trace, TraceJob, table_csv
@@ -55,6 +56,38 @@ def test_a_host_that_ends_first_leaves_the_gpu_to_its_guest(job: Make, trace: Ma
     assert result.jobs[0].completion_s == pytest.approx(first)
     assert result.jobs[1].completion_s == pytest.approx(first + 1e6 - (first - start) * KEPT[0])
     assert result.jobs[1].restarts == 0
+
+
+class _Watched(Policy):
+    """Decides as another one, and keeps what each round was shown of the usage of users."""
+
+    name = "watched"
+
+    def __init__(self, decides: Policy) -> None:
+        self._decides = decides
+        self.seen: list[tuple[float, dict[str, float]]] = []
+
+    def allocate(self, snapshot: Snapshot) -> Plan:
+        self.seen.append((snapshot.time, {u: sum(of.values()) for u, of in snapshot.user_usage.items()}))
+        return self._decides.allocate(snapshot)
+
+
+@pytest.mark.parametrize("share", ["beside", "turns", "halves"])
+def test_users_are_charged_for_a_gpu_once(job: Make, trace: Make, share: Any) -> None:
+    """As in the live controller: each with its part of it, from when the other one comes until one of them leaves."""
+    jobs = trace(
+        job("1", v100=1, steps=9e3, model=B, user="ann"),
+        job("2", 700.0, v100=1, steps=3e3, model=A, user="bob"),
+    )
+    policy = _Watched(registry.get("fifo"))
+
+    result = simulate(jobs, policy, replace(ONE, share=share, slow_down=10.0, usage_half_life_s=1e12))
+
+    assert result.sharing["pairs"] == 1
+    begun = policy.seen[0][0]
+    for now, usage in policy.seen:
+        assert sum(usage.values()) == pytest.approx(now - begun, abs=1e-3)
+    assert policy.seen[-1][1]["bob"] > 0
 
 
 def test_by_equal_turns_each_has_half(job: Make, trace: Make) -> None:

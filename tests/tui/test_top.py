@@ -354,6 +354,39 @@ def test_the_trend_of_a_journal() -> None:
     assert str(panes.trend(trend_of(Journal(":memory:")), 80, PLAIN)) == ""
 
 
+def test_of_a_gpu_that_several_share_each_user_has_a_part() -> None:
+    """So that all together hold no more GPUs than there are."""
+    held = {"n": {"k80": 1}}
+    rows = by_user(
+        line(job, state="running", user=user, held=held, shares={"gpu": 0, "with": others, "keeps": None})
+        for job, user, others in (("1", "ann", ["2", "3"]), ("2", "ann", ["1", "3"]), ("3", "bob", ["1", "2"]))
+    )
+
+    assert sum(sum(row.held.values()) for row in rows) == pytest.approx(1.0)
+    shown = str(panes.users(rows, 80)).splitlines()
+    assert [shown[n].split() for n in (1, 2)] == [
+        ["ann", "0.67", "2", "0", "0.67", "k80"],
+        ["bob", "0.33", "1", "0", "0.33", "k80"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("others", "keeps", "width", "shown"),
+    [("17", 0.5, 80, "k80-1 1xk80; GPU 0 with 17, keeps 50 % of its speed (turns)"),
+     ("17", 0.5, 40, "k80-1 1xk80; GPU 0 with 17, 50 %"),
+     ("12 13 14 15 16 17", 1 / 7, 40, "k80-1 1xk80; GPU 0 with 6 others, 14 %"),
+     ("12 13 14 15 16 17", None, 40, "k80-1 1xk80; GPU 0 with 6 others"),
+     ("12 13 14 15 16 17", 1 / 7, 20, "k80-1 1xk80")],
+)  # fmt: skip
+def test_with_whom_a_job_shares_where_there_is_little_room(
+    others: str, keeps: float | None, width: int, shown: str
+) -> None:
+    shares = {"gpu": 0, "with": others.split(), "keeps": keeps, "known_by": "turns"}
+    sharer = line("9", state="running", held={"k80-1": {"k80": 1}}, shares=shares, why="")
+
+    assert cells(sharer, 0.0, width)["WHERE OR WHY"] == shown
+
+
 def test_a_line_per_user(seat: Seat) -> None:
     """Who holds most comes first; there where there is room, or where it is asked for."""
     rows = by_user([line("1", state="running", held={"n": {"v100": 2}}), line("2", user="bob"), line("3"),

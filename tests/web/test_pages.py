@@ -512,3 +512,7 @@ def test_who_shares_a_gpu_with_whom(browse: Callable[..., TestClient], tmp_path:
         assert "GPU 3 with 9, keeps 50 % of its speed (measured)" in client.get(page).text, page
     assert "keeps 25 % of its speed: measured" in client.get("/job/9").text
     assert client.get("/api/queue.json").json()["jobs"][0]["shares"]["with"] == ["9"]
+    (user,) = client.get("/api/users.json").json()["groups"]
+    assert (user["gpus"], user["holds"], user["running"]) == (1.0, {"v100": 1.0}, 2)
+    assert client.get("/api/partitions.json").json()["groups"][0]["gpus"] == 1.0
+    assert "1 v100" in client.get("/users").text and "u: 1<" in client.get("/?colour=user").text

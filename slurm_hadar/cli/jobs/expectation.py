@@ -8,6 +8,7 @@ from typing import Any
 from slurm_hadar.cli.common import clock, place, span
 from slurm_hadar.controller.answers.expectation import Answer, Holder, Interval, WhatIf
 from slurm_hadar.controller.steering.time_limits import Overtime
+from slurm_hadar.units import between
 
 __all__ = ["as_dict", "chance", "in_words", "moment"]
 
@@ -65,9 +66,9 @@ def _when(interval: Interval, now: float) -> str:
     late = max(0.0, high - now)
     if late <= _SAME_S:
         return "within a minute"
-    if span(low) == span(late):
-        return f"in about {span(late)} ({clock(high)})"
-    return f"in about {span(low)} to {span(late)} ({clock(now + low)} to {clock(high)})"
+    when = between(low, late)
+    earliest = f"{clock(now + low)} to " if " to " in when else ""
+    return f"in about {when} ({earliest}{clock(high)})"
 
 
 def _holders(holders: tuple[Holder, ...]) -> str:

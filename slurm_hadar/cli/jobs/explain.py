@@ -30,8 +30,9 @@ from slurm_hadar.controller.journal import JobRecord, Reader, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.words import sharing
 from slurm_hadar.errors import HadarError
-from slurm_hadar.model import Placement
+from slurm_hadar.model import Placement, outruns
 from slurm_hadar.slurm.backend.select import choose
+from slurm_hadar.units import between
 
 __all__ = ["explain"]
 
@@ -163,7 +164,7 @@ def _explanation(
     if expected is not None:
         lines += in_words(expected, time.time())
     if record is not None:
-        lines += _remembered(record)
+        lines += _remembered(record, None if expected is None else expected.outrun_steps)
     if last is not None:
         lines.append(f"  last decision in round {last['round']} at {clock(last['time'])}: {last['kind']} {last['why']}")
     return lines
@@ -204,10 +205,10 @@ def _shares(record: JobRecord | None) -> dict[str, Any] | None:
     return dict(record.company)
 
 
-def _remembered(record: JobRecord) -> Iterator[str]:
+def _remembered(record: JobRecord, outrun_steps: float | None) -> Iterator[str]:
     total = "?" if record.total_steps is None else f"{record.total_steps:.0f}"
     yield f"  steps        {record.steps:.0f} of {total}, last checkpoint at {record.saved_step or 0:.0f}"
-    yield from _size(record)
+    yield from _size(record, outrun_steps)
     if shares := _shares(record):
         yield f"  shares       {sharing(shares)}"
     yield f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far"
@@ -246,19 +247,26 @@ def _waits(record: JobRecord | None, last: dict[str, Any] | None) -> str:
     return "waits; the last round has decided nothing about it (hadar queue says whether it was one)."
 
 
-def _size(record: JobRecord) -> list[str]:
+def _size(record: JobRecord, outrun_steps: float | None) -> list[str]:
     """Where it is known from how many steps the job makes, or how long it is expected to be and why."""
-    source, found = size_source(record), Forecast.of(record)
-    if source == "stated":
-        return ["  size         stated in its comment"]
-    if source == "reported":
-        return ["  size         reported by its script"]
+    found = Forecast.of(record)
+    if record.total_steps is not None:
+        where = "reported by its script" if record.reported else "stated in its comment"
+        return [f"  size         {where}{_outrun(record, outrun_steps)}"]
     if found is None:
         return ["  size         not known: its comment states no steps, its script reports none, nothing is predicted"]
-    between = f", four in five such jobs {span(found.low_s)} to {span(found.high_s)}"
+    most = f", four in five such jobs {between(found.low_s, found.high_s)}"
     runs = "1 earlier run" if found.runs == 1 else f"{found.runs or 'no'} earlier runs"
     return [
         f"  size         predicted: {span(found.expected_s)} alone on the fastest GPUs"
-        + (between if found.high_s > found.low_s else ""),
+        + (most if found.high_s > found.low_s else ""),
         f"               from {runs} of {record.user}/{record.name}, by {found.source} (version {found.version})",
     ]
+
+
+def _outrun(record: JobRecord, taken_steps: float | None) -> str:
+    """That what is stated is known to be too little, and what the job is taken to be instead."""
+    if taken_steps is None or record.total_steps is None:
+        return ""
+    how = "" if outruns(record.steps, record.total_steps) else ", by its time and speed"
+    return f", which it has outrun{how}: taken to be {taken_steps:.0f} steps now"

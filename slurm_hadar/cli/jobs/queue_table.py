@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from slurm_hadar.cli.common import cell, plain, span
 from slurm_hadar.controller.answers.lines import Line
-from slurm_hadar.controller.words import sharing
+from slurm_hadar.controller.words import done, sharing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +54,7 @@ def _row(line: Line, now: float) -> _Row:
         str(line.gpus),
         "; ".join(part for part in (line.where, sharing(line.shares)) if part),  # with the GPU that it shares
         "-" if line.steps_per_s is None else f"{line.steps_per_s:.3g}",
-        "-" if line.done_share is None else f"{100 * line.done_share:.0f} %",
+        done(line.done_share, line.size),
         _size(line),
         span(now - line.arrival),
         line.why,

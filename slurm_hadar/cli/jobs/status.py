@@ -24,7 +24,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.answers.view import TIERS
-from slurm_hadar.model import Placement, Tier
+from slurm_hadar.model import Placement, Tier, outruns
 from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.shown import JOB_ID
 
@@ -152,7 +152,9 @@ def _progress(found: Status) -> str:
     if found.fork is not None:  # all copies are as far as their job
         done, total = found.fork["steps"], found.fork["total_steps"] or total
     steps = f"{done:.0f} of {'?' if total is None else f'{total:.0f}'} steps"
-    if total:
+    if total and outruns(done, total):
+        steps += " (more than stated)"
+    elif total:
         steps += f" ({min(100.0, 100 * done / total):.0f} %)"
     if line is not None and line.steps_per_s is not None:
         steps += f" at {line.steps_per_s:.3g} steps/s"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from slurm_hadar.controller.observe.company import on_gpus
 from slurm_hadar.controller.observe.observer import Observation
-from slurm_hadar.controller.observe.speeds.shared_gpus import on_gpus
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
 from slurm_hadar.controller.steering.rules import NodeFacts
 from slurm_hadar.policies.toolkit.shared_gpus.company import all_accept, keep_together, may_be_several

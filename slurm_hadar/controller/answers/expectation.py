@@ -69,7 +69,8 @@ class Answer:
     """All that is expected of one steerable job, if nothing else is submitted. ``start`` is None for a job that runs,
     and for one that is not seen to start by ``until``; ``where`` is where it would start. ``overtime``: where it does
     not get done within its time limit, if so. ``end_80``: the epoch second by which it is done in four of five drawn
-    futures; None where its length is not known, or that cannot be looked at in time."""
+    futures; None where its length is not known, or that cannot be looked at in time. ``outrun_steps``: how many steps
+    a job is taken to make in all that has outrun what was stated; None for others."""
 
     job_id: str
     runs: bool
@@ -81,6 +82,7 @@ class Answer:
     what_if: tuple[WhatIf, ...]
     overtime: Overtime | None = None
     end_80: float | None = None
+    outrun_steps: float | None = None
 
 
 def answer(peek: Peek, job_id: str, config: Config, cpu_s: float = 10.0) -> Answer | None:
@@ -106,13 +108,14 @@ def answer(peek: Peek, job_id: str, config: Config, cpu_s: float = 10.0) -> Answ
         what_if,
         peek.overtime.get(job_id),
         _end_80(peek, config, job, 3 * share),
+        job.expected_steps if job.overrun else None,
     )
 
 
 def _end_80(peek: Peek, config: Config, job: Job, cpu_s: float) -> float | None:
     """By when ``job`` is done in four of five drawn futures; one that takes more than its part of ``cpu_s`` CPU seconds
     counts as late."""
-    if job.total_steps is None and job.predicted_steps is None:
+    if job.unknown_length or job.overrun:
         return None
     ends: list[float | None] = []
     began = time.thread_time()

@@ -11,16 +11,16 @@ from slurm_hadar.model.length import NORMAL, Z_80
 __all__ = ["LEAST_ERROR", "UNKNOWN_ERROR", "drawn_steps", "leaning_steps", "uncertainty"]
 
 LEAST_ERROR = 0.1  # nothing is known better than this: measured speeds vary, saves and epilogs take their time
-UNKNOWN_ERROR = 0.9  # of a job whose length nobody states or predicts
+UNKNOWN_ERROR = 0.9  # of a job whose length nobody states or predicts, or that has outrun what was stated
 _PREDICTED_ERROR = 0.5  # where the predictor says nothing of its error
 
 
 def uncertainty(job: Job) -> float:
     """Relative error to be expected of the time that a job still needs (our definition): that of its speed and that of
-    its length, as independent ones. A stated length has none; a predicted one of which no more is known is taken to be
-    off by half."""
+    its length, as independent ones. A stated length has none, and is not known any more once it is outrun; a predicted
+    one of which no more is known is taken to be off by half."""
     if job.total_steps is not None:
-        size = 0.0
+        size = UNKNOWN_ERROR if job.overrun else 0.0
     else:
         size = _PREDICTED_ERROR if job.predicted_steps is not None else UNKNOWN_ERROR
     return min(UNKNOWN_ERROR, max(LEAST_ERROR, math.hypot(_speed_error(job), size)))

@@ -8,7 +8,7 @@ from typing import Any
 
 from slurm_hadar.controller.journal import JobRecord, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
-from slurm_hadar.model import JobState, Placement
+from slurm_hadar.model import JobState, Placement, outruns
 from slurm_hadar.slurm.state import SlurmJob
 
 __all__ = ["Line", "array_text", "folded", "line_of", "size_source", "wait_fields"]
@@ -16,7 +16,8 @@ __all__ = ["Line", "array_text", "folded", "line_of", "size_source", "wait_field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One job. ``done_share`` is the share of its steps done; None where the total is unknown. ``size`` says where its
+    """One job. ``done_share`` is the share of its steps done; None where the total is unknown, as it is of a job that
+    has made more than were stated. ``size`` says where its
     length is known from: ``stated`` in the comment, ``reported`` by the script, ``predicted``, or "" where nothing is
     known; ``forecast`` is what it was expected to be, None if it was never asked about.
 
@@ -89,7 +90,7 @@ def line_of(
         gpus=record.workers if record else job.gpu_count,
         where=str(held) if held else _nodes(job) or "-",
         steps_per_s=record.steps_per_s if record and running else None,
-        done_share=min(1.0, steps / total) if total else None,
+        done_share=min(1.0, steps / total) if total and not outruns(steps, total) else None,
         arrival=record.arrival if record else job.submit or 0.0,
         restarts=job.restarts,
         moves=record.moves if record else 0,

@@ -17,7 +17,7 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.answers.trends import Trend, trend_of
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
-from slurm_hadar.controller.observe.speeds.shared_gpus import companies
+from slurm_hadar.controller.observe.company import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering.rules import no_type, node_facts, pinned_reason, placement_of, unreadable
 from slurm_hadar.controller.words import clock, in_words

@@ -80,7 +80,8 @@ class JobRecord:
     ``retries``: how often its command failed and it was run again as its owner asked; not before ``retry_after``.
     ``placed``: Slurm was last told to start it, rather than to put it off.
     ``turns``: of a guest on a GPU with turns, its share of these as was last told; ``held_up_s``: seconds that the job
-    has lost to its company, as far as is known what it keeps beside it.
+    has lost to its company, as far as is known what it keeps beside it; ``untold_s``: those of its present run in which
+    it could make steps, neither suspended nor in its company's turn, and has told of none; None = not counted so far.
     ``reshaped``: Slurm was told of a shape of ours at some time. ``node_range``: the fewest and most nodes, where its
     owner asked for a range. ``first_seen``: the time of the round that began this record, 0 where that was not
     recorded; what the journal has of this id from before is another job's, whose number was used again.
@@ -155,6 +156,7 @@ class JobRecord:
     unfit: int = 0
     unfit_until: float = 0.0
     unfit_on: str = ""
+    untold_s: float | None = None
 
     @property
     def past(self) -> PastJob:

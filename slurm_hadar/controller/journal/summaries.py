@@ -21,6 +21,11 @@ _FOLD = (
     "json_array(q.gpus, q.types, q.size, q.restarts, "
     "CASE WHEN json_valid(w.record) THEN json_extract(w.record, '$.tier') END) ELSE q.job_id END"
 )
+# What a job has of a GPU that it shares, as part_of_gpu of controller/observe/company.py; 1 of a whole one.
+_PART = (
+    "iif(json_valid(shares), coalesce(json_extract(shares, '$.turns'), "
+    "1.0 / (1 + coalesce(json_array_length(shares, '$.with'), 0))), 1)"
+)
 
 
 def run_rows(rows: Iterable[tuple[Any, ...]]) -> list[Run]:
@@ -75,13 +80,15 @@ class Summaries:
         return rows[0] if rows else None
 
     def queue_groups(self, column: str) -> list[dict[str, Any]]:
-        """By ``user`` or ``partition`` (as ``name``): jobs that hold GPUs (``running``, ``gpus``), that wait
+        """By ``user`` or ``partition`` (as ``name``): jobs that hold GPUs (``running``, ``gpus``: of one that several
+        share each has a part), that wait
         (``waiting``, ``wanted`` GPUs) and when the oldest of these came; whoever holds most comes first, and the last
         of more than :data:`MOST_GROUPS` are left out."""
         if column not in ("user", "partition"):
             raise ValueError(f"jobs are not grouped by {column}")
         return self._rows(
-            f"SELECT {column} AS name, sum(held != '{{}}') AS running, total(iif(held != '{{}}', gpus, 0)) AS gpus, "
+            f"SELECT {column} AS name, sum(held != '{{}}') AS running, "
+            f"total(iif(held != '{{}}', gpus * {_PART}, 0)) AS gpus, "
             "sum(state = 'pending') AS waiting, total(iif(state = 'pending', gpus, 0)) AS wanted, "
             "min(iif(state = 'pending', arrival, NULL)) AS oldest FROM queue GROUP BY 1 "
             "ORDER BY gpus DESC, wanted DESC, name LIMIT ?",

@@ -138,11 +138,11 @@ class JobViews:
         return replace(shown, form=form, ruled_out={**late, **shown.ruled_out})
 
     def _reckoned(self, job: Job, record: JobRecord) -> Job:
-        """With what a job must have done by the time that it runs: where its size is stated, to tell a false statement;
-        where it is predicted, as its steps, if it reports none."""
+        """With what a job must have done without telling: where its size is stated, to tell a false statement; where it
+        is predicted, as its steps, if it reports none."""
         if record.run_since is None or job.fork is not None:
             return job
-        steps = max(0.0, self._now - record.run_since) * job.rate(job.placement)
+        steps = (record.untold_s or 0.0) * job.rate(job.placement)
         if job.total_steps is not None:
             return replace(job, reckoned_steps=steps)
         silent = record.steps_per_s is None and record.steps == 0

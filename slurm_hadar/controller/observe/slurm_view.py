@@ -6,8 +6,10 @@ import functools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from slurm_hadar.comment import JobComment, read
+from slurm_hadar.controller.observe.company import companies
 from slurm_hadar.controller.steering.rules import NodeBook, node_facts
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 
@@ -28,6 +30,11 @@ class SlurmView:
         """The nodes on which one job is, and how many GPUs of each type it has there."""
         there = Counter(node for job in self.active.values() for node in job.nodes)
         return {node.name: dict(node.used) for node in self.state.nodes if there[node.name] == 1}
+
+    @functools.cached_property
+    def companies(self) -> Mapping[str, Mapping[str, Any]]:
+        """Who has which GPU together with whom."""
+        return companies(self.active.values())
 
     @classmethod
     def of(cls, state: ClusterState, memory_gb: Mapping[str, int] | None = None) -> SlurmView:

@@ -16,8 +16,8 @@ from slurm_hadar.controller.answers.lines import Line, line_of
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import DashboardChanges, Journal, Run, WriteOutcome
 from slurm_hadar.controller.journal.gains import gain_of
+from slurm_hadar.controller.observe.company import companies
 from slurm_hadar.controller.observe.observer import Observation
-from slurm_hadar.controller.observe.speeds.shared_gpus import companies
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.model import Job, Node, Plan, Snapshot, Speed
 from slurm_hadar.slurm.state import SlurmNode

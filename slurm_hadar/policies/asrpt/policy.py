@@ -15,11 +15,11 @@ from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.gangs import Gang, find_on_type
 from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
+from slurm_hadar.units import span
 
 __all__ = ["Asrpt", "Spjf", "Spwf", "WcsDuration", "WcsSubTime", "WcsWorkload"]
 
 _ORDERS = ("srpt", "duration", "workload", "submission")
-_HOUR = 3600.0
 
 
 @dataclass(frozen=True)
@@ -346,9 +346,8 @@ class _Dispatcher:
         return Wait(Tier.POLICY, f"{what}; waits for a better one for another {left_s / 60:.0f} min at most")
 
     def _no_room(self, job: Job, size: _Size) -> Wait:
-        hours = size.best_s / _HOUR
         gpus = f"{job.form.workers} GPUs that suit it"
-        return Wait(Tier.POLICY, f"jobs before it hold the {gpus}; it needs them for about {hours:.1f} h")
+        return Wait(Tier.POLICY, f"jobs before it hold the {gpus}; it needs them for about {span(size.best_s)}")
 
     def mix_the_rest(self) -> None:
         """A gang for which no single type has room gets what is left, by submission, if it harms no reservation."""

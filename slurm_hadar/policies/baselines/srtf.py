@@ -10,6 +10,7 @@ from slurm_hadar.model import Job, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import UNKNOWN_RUNTIME_S, Policy
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
+from slurm_hadar.units import span
 
 __all__ = ["Srtf"]
 
@@ -72,4 +73,4 @@ def _why(job: Job, least_s: float | None) -> Wait:
     if least_s is None:
         gpus = f"{job.form.workers} GPUs of several types"
         return Wait(Tier.CAPACITY, f"needs {gpus}, which it gets when they are left over")
-    return Wait(Tier.POLICY, f"has {least_s / 3600:.1f} h to go, and jobs with less hold the GPUs that suit it")
+    return Wait(Tier.POLICY, f"has {span(least_s)} to go, and jobs with less hold the GPUs that suit it")

@@ -18,10 +18,10 @@ from slurm_hadar.policies.gavel.rounds import ShareTally, place_by_share
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.plan_builder import PlanBuilder
 from slurm_hadar.throughput.gpus import find
+from slurm_hadar.units import span
 
 __all__ = ["SharePolicy", "Targets"]
 
-_HOUR = 3600.0
 _LEAST_S = 1.0
 _LEAST_WEIGHT = 1e-6
 
@@ -148,7 +148,7 @@ def _why(job: Job, rows: list[int] | None, tally: ShareTally, now: float) -> Wai
     share = tally.share[rows].sum()
     if share <= 0:
         return Wait(Tier.POLICY, "its target share of GPU time is 0 for now, and no GPUs that suit it are left over")
-    got, passed = tally.got[rows].sum() / _HOUR, (now - (tally.since or now)) / _HOUR
+    got, passed = float(tally.got[rows].sum()), now - (tally.since or now)
     return Wait(
-        Tier.POLICY, f"waits its turn: it is due {share:.0%} of the time and has had {got:.1f} h of {passed:.1f} h"
+        Tier.POLICY, f"waits its turn: it is due {share:.0%} of the time and has had {span(got)} of {span(passed)}"
     )

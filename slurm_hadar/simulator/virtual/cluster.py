@@ -418,8 +418,9 @@ class VirtualCluster(Cluster[Observation]):
 
     def _book(self, job: VirtualJob, now: float) -> None:
         if job.trace.user or job.trace.account:
-            self._usage["user"].add(job.trace.user, job.by_type, job.booked, now)
-            self._usage["account"].add(job.trace.account, job.by_type, job.booked, now)
+            held = {gpu_type: count * job.charged for gpu_type, count in job.by_type.items()}
+            self._usage["user"].add(job.trace.user, held, job.booked, now)
+            self._usage["account"].add(job.trace.account, held, job.booked, now)
             job.booked = now
 
     def _unmovable(self, job: VirtualJob) -> str | None:

@@ -51,13 +51,14 @@ class VirtualJob:
     """One job's state. Times are on the virtual clock; ``done`` steps are as of the last start or stop. ``idle`` is how
     a policy sees the job while it does not run, ``template`` what it truly is. ``host`` is the job on whose GPU it is a
     guest, with ``turns`` as its share of the turns; since ``owned`` it holds GPUs that are its own. It keeps ``kept``
-    of its speed, and as of ``since`` has lost ``held_up_s`` to its company."""
+    of its speed, and as of ``since`` has lost ``held_up_s`` to its company; since ``booked`` its user is charged with
+    the part ``charged`` of its GPUs."""
 
     __slots__ = (
-        "_fixed", "attained_s", "belief", "booked", "busy", "by_type", "completion", "done", "finish", "first_start",
-        "held", "held_s", "held_up_s", "host", "idle", "job_id", "kept", "lost_steps", "made_of", "moves", "owned",
-        "placement", "preemptions", "rate", "since", "started", "starts", "template", "terms", "total", "trace",
-        "turns", "workers",
+        "_fixed", "attained_s", "belief", "booked", "busy", "by_type", "charged", "completion", "done", "finish",
+        "first_start", "held", "held_s", "held_up_s", "host", "idle", "job_id", "kept", "lost_steps", "made_of",
+        "moves", "owned", "placement", "preemptions", "rate", "since", "started", "starts", "template", "terms",
+        "total", "trace", "turns", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +76,7 @@ class VirtualJob:
         self.busy: dict[str, float] = {}
         self.rate = self.since = self.held = self.owned = self.booked = self.finish = 0.0
         self.host: str | None = None
-        self.turns, self.kept, self.held_up_s = EQUAL, 1.0, 0.0
+        self.turns, self.kept, self.held_up_s, self.charged = EQUAL, 1.0, 0.0, 1.0
         self.started: float | None = None
         self.first_start: float | None = None
         self.completion: float | None = None
@@ -197,6 +198,7 @@ class VirtualJob:
         self.placement, self.by_type, self.workers = placement, placement.by_type, placement.workers
         self.rate = self.template.rate(placement)
         self.started = self.held = self.owned = self.booked = now
+        self.charged = 1.0
         self.since = now + delay_s
         self.finish = self.since + (self.total - self.done) / self.rate
         self.starts += 1

@@ -114,8 +114,17 @@ class SharedCluster(VirtualCluster):
             kept = self._kept(guests[0], host)
         else:
             kept = keeps([job.trace.duty for job in there])
+        self._charge(there, now)
         for job, share in zip(there, kept, strict=True):
             job.slow(now, share)
+
+    def _charge(self, there: Sequence[VirtualJob], now: float) -> None:
+        """From ``now`` on each of a host's guests and the host has its part of the GPU: its turns, or an equal one."""
+        equal = [1.0 / len(there)] * len(there)
+        parts = [there[0].turns, 1.0 - there[0].turns] if len(there) == 2 else equal
+        for job, part in zip(there, parts, strict=True):
+            self._book(job, now)
+            job.charged = part
 
     def _kept(self, guest: VirtualJob, host: VirtualJob) -> Kept:
         """What a pair keeps."""
@@ -140,6 +149,7 @@ class SharedCluster(VirtualCluster):
             del self._guests[host]
         self._slow(host, now)
         self._own(guest, now)
+        self._charge([guest], now)
         guest.slow(now, 1.0)
 
     def _pass_on(self, guests: list[VirtualJob], now: float) -> None:

@@ -18,7 +18,7 @@ class UsageSums:
         self._sums: dict[str, dict[str, float]] = {}
         self._as_of = -math.inf
 
-    def add(self, name: str, by_type: Mapping[str, int], start: float, end: float) -> None:
+    def add(self, name: str, by_type: Mapping[str, float], start: float, end: float) -> None:
         """Book GPUs held from ``start`` to ``end``; ends may come in any order."""
         if not name or end <= start:
             return

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.answers.expectation import Peek, answer
 from slurm_hadar.controller.answers.foresee import play
-from slurm_hadar.controller.answers.lengths import drawn_steps, leaning_steps
+from slurm_hadar.controller.answers.lengths import UNKNOWN_ERROR, drawn_steps, leaning_steps, uncertainty
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Speed
 from slurm_hadar.model.length import Length
 from slurm_hadar.policies import get
@@ -105,6 +105,17 @@ def test_a_stated_length_leaves_little_doubt_and_an_unknown_one_nothing_to_say()
 
     assert stated is not None and stated.end_80 == pytest.approx(NOW + 108, abs=2)
     assert unknown is not None and unknown.end_80 is None and unknown.end is not None
+
+
+def test_nothing_is_said_of_a_job_that_has_outrun_what_was_stated() -> None:
+    """When it ends nobody knows; it is taken to make as many steps again."""
+    liar = runs("1", "a", total_steps=100.0, done_steps=384.0)
+    told = answer(peek(liar), "1", CONFIG)
+
+    assert told is not None and told.end_80 is None and told.outrun_steps == 768
+    assert uncertainty(liar) == UNKNOWN_ERROR
+    honest = answer(peek(replace(liar, done_steps=84.0)), "1", CONFIG)
+    assert honest is not None and honest.end_80 is not None and honest.outrun_steps is None
 
 
 def test_without_time_to_look_ahead_nothing_is_said() -> None:

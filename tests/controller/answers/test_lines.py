@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from slurm_hadar.config import load
 from slurm_hadar.controller.answers.lines import Line, folded, line_of
 from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.words import done
 from slurm_hadar.model import EMPTY, JobState
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
@@ -67,7 +70,18 @@ def test_a_suspended_job_is_as_far_as_it_came() -> None:
     job = slurm.jobs[slurm.submit(1)]
     record = JobRecord("1", steps=390.0, saved_step=100.0, total_steps=1000.0)
 
-    def done(state: JobState) -> float | None:
+    def share(state: JobState) -> float | None:
         return line_of(replace(job, state=state), record, EMPTY, None, {}).done_share
 
-    assert [done(s) for s in (JobState.SUSPENDED, JobState.RUNNING, JobState.PENDING)] == [0.39, 0.39, 0.1]
+    assert [share(s) for s in (JobState.SUSPENDED, JobState.RUNNING, JobState.PENDING)] == [0.39, 0.39, 0.1]
+
+
+@pytest.mark.parametrize(("steps", "shown"), [(0.0, "0 %"), (96.0, "96 %"), (104.0, "100 %"), (106.0, ">100 %")])
+def test_a_job_that_goes_on_beyond_what_was_stated_is_not_done(steps: float, shown: str) -> None:
+    """Statements are rounded; of more than that nobody knows how far it is."""
+    slurm = FakeSlurm({"n": ("v100", 4)})
+    job = replace(slurm.jobs[slurm.submit(1)], state=JobState.RUNNING)
+    line = line_of(job, JobRecord("1", steps=steps, total_steps=100.0), EMPTY, None, {})
+
+    assert done(line.done_share, line.size) == shown
+    assert done(None, "predicted") == done(None, "") == "-"

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 from slurm_hadar.controller.journal import SCHEMA_VERSION, Journal
 from slurm_hadar.controller.journal.schema import _SCHEMA
+from slurm_hadar.controller.observe.company import part_of_gpu
 from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.errors import StoreError
 from slurm_hadar.simulator.virtual.usage import UsageSums as Simulated
+from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 MOMENT = 1e-6  # of so many seconds next to nothing decays
 
@@ -95,3 +97,30 @@ def test_rounds_book_what_all_jobs_held(bench: Any) -> None:
     }
     again = b.new_controller("controller.mode=observe").run_round().seen.snapshot
     assert again.user_usage["bob"]["k80"] == pytest.approx(again.time - start, rel=1e-3)
+
+
+def test_a_gpu_that_several_share_is_booked_once(bench: Any) -> None:
+    """Each has an equal part of it, also of one that the controller does not steer."""
+    b = bench({"v100-1": ("v100", 1)})
+    b.slurm, start = FakeSlurm({"v100-1": ("v100", 1)}, shards=4), time.time() - 50
+    for user in ("ann", "ann", "bob"):
+        job = b.slurm.submit(user=user, comment="hadar:ckpt=yes", shares="shard:1")
+        b.slurm.jobs[job] = replace(b.slurm.jobs[job], gpus=())
+        b.slurm.start(job, "v100-1")
+        b.slurm.jobs[job] = replace(b.slurm.jobs[job], start=start)
+
+    b.new_controller("controller.mode=observe").run_round()
+    seen = b.new_controller("controller.mode=observe").run_round().seen.snapshot
+
+    ran = seen.time - start
+    assert seen.user_usage == {
+        "ann": {"v100": pytest.approx(2 / 3 * ran, rel=1e-3)},
+        "bob": {"v100": pytest.approx(1 / 3 * ran, rel=1e-3)},
+    }
+
+
+def test_of_two_who_take_turns_each_has_its_share() -> None:
+    """As it was last told; equal parts where it was not."""
+    assert part_of_gpu({"with": ["2"], "turns": 0.875}) + part_of_gpu({"with": ["1"], "turns": 0.125}) == 1.0
+    assert part_of_gpu({"with": ["2", "3"]}) == pytest.approx(1 / 3)
+    assert part_of_gpu({"with": []}) == part_of_gpu(None) == part_of_gpu({}) == 1.0

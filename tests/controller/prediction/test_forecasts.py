@@ -222,6 +222,7 @@ def since(desk: Desk, job_id: str, seconds: float) -> None:
     """As if the job had been seen running for so long, so long ago."""
     (record,) = [r for r in desk.journal.load_jobs().values() if r.job_id == job_id]
     record.run_since = record.booked = time.time() - seconds
+    record.untold_s = None
     desk.journal.save_jobs([record])
     desk.start()
 

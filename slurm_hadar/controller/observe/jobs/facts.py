@@ -120,7 +120,7 @@ class FactFinder:
         graph = self._graph(job, comment, record)
         placement = placement_of(job, self._view.facts)
         whole = whole_of(job, placement, self._view.alone) if placement else EMPTY
-        self._records.note_run(record, job, self._view.facts, whole, self._now)
+        self._records.note_run(record, job, self._view, whole, self._now)
         pinned = self._pinned(job, comment, record, fault)
         form = self._form(job, comment, record, graph)
         if pinned is None and job.state is JobState.PENDING:

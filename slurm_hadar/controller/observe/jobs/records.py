@@ -3,12 +3,15 @@ not."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from slurm_hadar.comment import JobComment, is_ours, read
 from slurm_hadar.config import Config
 from slurm_hadar.controller.agents.reports import JobNews
 from slurm_hadar.controller.journal import Event, JobRecord
+from slurm_hadar.controller.observe.company import part_of_gpu
 from slurm_hadar.controller.observe.jobs.script_failures import note_failure
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
@@ -194,6 +197,7 @@ class JobRecords:
             self.events.append(Event(job.job_id, "barred", why))
         record.ran_on = ()
         record.restarts, record.submit, record.run_since, record.booked = job.restarts, submit, None, None
+        record.untold_s = 0.0
         record.limit_asked = record.steps_per_s = None  # until the new run has told its own
         again = max(0.0, record.steps - (record.saved_step or 0.0))
         record.lost_steps += again
@@ -202,11 +206,9 @@ class JobRecords:
             record.ran_s = {}
         return again
 
-    def note_run(
-        self, record: JobRecord, job: SlurmJob, facts: Mapping[str, NodeFacts], whole: Placement, now: float
-    ) -> None:
+    def note_run(self, record: JobRecord, job: SlurmJob, view: SlurmView, whole: Placement, now: float) -> None:
         """Attained service in GPU-seconds: the time since it was last booked, in each round that sees the job run. Its
-        user has had all GPUs of nodes that it was given ``whole``."""
+        user has had all GPUs of nodes that it was given ``whole``, and its part of one that it shares."""
         if job.state is not JobState.RUNNING:
             self._note_end(record, now)
             return
@@ -223,8 +225,14 @@ class JobRecords:
         record.serve(ran_s, gpus_asked(job) or record.workers)
         keeps = record.company.get("keeps")
         record.held_up_s += ran_s * (0.0 if keeps is None else 1.0 - min(1.0, float(keeps)))
-        gpus = whole.by_type or _gpus_by_type(job, facts)
-        self._usage.book(job.user, job.account, gpus, ran_s, now)
+        company = _company(record, view.companies.get(job.job_id))
+        before_s = record.booked - record.run_since if record.untold_s is None else record.untold_s
+        record.untold_s = min(
+            before_s + ran_s * _kept(company), _silent_s(self._book.get(job.job_id), record.restarts, now)
+        )
+        gpus = whole.by_type or _gpus_by_type(job, view.facts)
+        part = part_of_gpu(company)
+        self._usage.book(job.user, job.account, {t: n * part for t, n in gpus.items()}, ran_s, now)
         if gpus:
             most = max(sorted(gpus), key=lambda gpu_type: gpus[gpu_type])
             record.ran_more(most, ran_s)
@@ -272,6 +280,24 @@ class JobRecords:
         record.stall_s = report.stall_s if report.stall_s is not None else record.stall_s
         if news.first_step is not None and record.run_since is not None:
             record.start_s = max(0.0, news.first_step - record.run_since)
+
+
+def _silent_s(news: JobNews | None, run: int, now: float) -> float:
+    """Seconds since a job told how many steps it has made in this run; infinite where it has told none, or the same
+    number from the beginning."""
+    told = news is not None and news.report.restart == run and news.report.steps is not None
+    return max(0.0, now - news.heard) if news is not None and told and news.first_step is not None else math.inf
+
+
+def _company(record: JobRecord, seen: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What is known of the company in which the job is ``seen``: where it is the same, as the last round knew it."""
+    return record.company if seen is not None and record.company.get("with") == seen["with"] else seen
+
+
+def _kept(company: Mapping[str, Any] | None) -> float:
+    """The share of its speed that a job has in its company: an equal part of the GPU where nobody knows it."""
+    keeps = None if company is None else company.get("keeps")
+    return part_of_gpu(company) if keeps is None else min(1.0, float(keeps))
 
 
 def _cut_short(record: JobRecord, news: JobNews | None) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from slurm_hadar.config import JobsSection, SharedBy, SharedGpus
+from slurm_hadar.controller.observe.company import companies, on_gpus
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.steering.rules import NodeBook
@@ -24,7 +24,6 @@ from slurm_hadar.throughput.colocation import published
 __all__ = [
     "UserPairings",
     "accepted_slow_down",
-    "companies",
     "fit_together",
     "gpu_bytes",
     "likeness",
@@ -32,7 +31,6 @@ __all__ = [
     "most_taken",
     "note_company",
     "note_needs",
-    "on_gpus",
     "own_turns",
     "pairings",
     "with_company",
@@ -41,16 +39,6 @@ __all__ = [
 _HALF: Kept = (0.5, 0.5)
 _SEP = "\x1f"
 _MARGIN = 1.1  # Salus' released code adds 10 % to persistent memory, and 5 % to both
-
-
-def on_gpus(jobs: Iterable[SlurmJob]) -> dict[tuple[str, int | None], list[SlurmJob]]:
-    """Who has a part of which GPU, by node and number (None = nobody knows which), who has been there longest first."""
-    found: dict[tuple[str, int | None], list[SlurmJob]] = {}
-    for job in jobs:
-        if job.shares and job.nodes and job.state.active:
-            for node in job.nodes:
-                found.setdefault((node, job.gpu_number), []).append(job)
-    return {gpu: sorted(there, key=lambda j: (j.start or 0.0, j.raw_id)) for gpu, there in found.items()}
 
 
 def _misfits(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> tuple[dict[str, str], dict[str, str]]:
@@ -67,9 +55,14 @@ def _misfits(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob]) -> 
         elif len(there) == len(ours):
             hosts.update(dict.fromkeys(ours[1:], ours[0]))
         else:
-            left = ", ".join(job.job_id for job in there if job.job_id not in ours)
-            pinned.update(dict.fromkeys(ours, f"shares its GPU with {left}, which is left to Slurm"))
+            pinned.update(dict.fromkeys(ours, _beside([job.job_id for job in there if job.job_id not in ours])))
     return hosts, pinned
+
+
+def _beside(left: Sequence[str]) -> str:
+    """That a job goes with those on its GPU who are ``left`` to Slurm."""
+    who = f"job {left[0]}, which is" if len(left) == 1 else f"jobs {', '.join(left)}, which are"
+    return f"shares its GPU with {who} left to Slurm: then so is everybody on it"
 
 
 def _named(user: str, workload: str) -> str:
@@ -202,17 +195,6 @@ def most_taken(sources: Sources) -> dict[tuple[str, str], tuple[int, int]]:
                 sizes = max(low[0], needs.persistent_bytes), max(low[1], needs.ephemeral_bytes)
                 most[needs.user, needs.workload] = sizes
     return most
-
-
-def companies(jobs: Iterable[SlurmJob]) -> dict[str, dict[str, Any]]:
-    """Who has which GPU together with whom: ``gpu`` is its number on the node, None where nobody knows it, ``with`` are
-    the ids of the others there."""
-    found = {}
-    for (_, number), there in on_gpus(jobs).items():
-        for job in there:
-            others = [other.job_id for other in there if other is not job] if number is not None else []
-            found[job.job_id] = {"gpu": number, "with": others, "keeps": None, "known_by": ""}
-    return found
 
 
 def note_company(known: Mapping[str, JobFacts | None], jobs: Iterable[SlurmJob], snapshot: Snapshot) -> None:

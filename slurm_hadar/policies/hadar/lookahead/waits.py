@@ -14,11 +14,11 @@ from slurm_hadar.policies.hadar.lookahead.prices import Queues
 from slurm_hadar.policies.hadar.lookahead.queueing import Queueing
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.waits import Obstacles, listing
+from slurm_hadar.units import span
 
 __all__ = ["explain", "payoff_of"]
 
 _NAMED = 32  # for so many jobs, those nearest to their turn, the holders of what they want are looked up
-_HOUR = 3600.0
 
 
 def payoff_of(queueing: Queueing) -> Floats:
@@ -122,7 +122,7 @@ def _why(job: Job, before: int, turn_s: float, gpu_type: str) -> str:
         return f"first in line for {gpu_type}, but {what} does not fit beside the jobs that run"
     jobs = "1 job" if before == 1 else f"{before} jobs"
     go = "goes" if before == 1 else "go"
-    return f"{jobs} with {turn_s / _HOUR:.1f} h of work {go} before it on {gpu_type}"
+    return f"{jobs} with {span(turn_s)} of work {go} before it on {gpu_type}"
 
 
 @dataclass(frozen=True)
