@@ -3,6 +3,7 @@
     python -m benchmarks.regimes --page                        # the map; the page and its picture anew
     python -m benchmarks.regimes --quick --policies hadar,srtf # 12 GPUs, one seed
     python -m benchmarks.regimes --cells '^60-.*-none-'        # only cells whose name matches
+    python -m benchmarks.regimes --beyond 40 --page            # random regimes, and their page
 
 Results are kept (``build/regimes.jsonl``), and a run is made only where there is none of the same scene and of the
 same code of the policy, so that a map that was interrupted goes on, and after a change of one policy only that one is
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.regimes import page
+from benchmarks.regimes import beyond, page, page_beyond
 from benchmarks.regimes.cells import chosen, draws
 from benchmarks.regimes.play import BOUND, Book, Task, code_of, play_all
 from benchmarks.regimes.verdict import Map
@@ -38,21 +39,25 @@ TOO_SLOW = {"240": "hadar:prices=round"}
 @click.option("--cells", "pattern", default="", metavar="REGEX", help="Only cells whose name it is found in.")
 @click.option("--quick", is_flag=True, help="Cells of 12 GPUs only, with one seed.")
 @click.option("--full", is_flag=True, help="Three times as many cells.")
+@click.option("--beyond", "random", type=click.IntRange(min=1), metavar="N", help="N random regimes, not the map.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Default: 3, of 12 GPUs 9; with --quick 1.")
 @click.option("--jobs", "processes", default=2, show_default=True, type=click.IntRange(min=1), help="Processes.")
 @click.option("--limit", "limit_s", default=120.0, show_default=True, help="CPU seconds that a run may take.")
 @click.option("--results", default="build/regimes.jsonl", show_default=True, type=click.Path(path_type=Path))
-@click.option("--page", "write_page", is_flag=True, help="Write docs/results/regimes.md, .png and .json.")
+@click.option(
+    "--page", "write_page", is_flag=True, help="Write docs/results/regimes.md, .png and .json, or beyond.md and .json."
+)
 @click.option("--out", default="docs/results", type=click.Path(path_type=Path), help="Folder of the page.")
 @click.option("--remark", default="", metavar="TEXT", help="What readers of the page must know of the runs first.")
 def main(
-    policies: str, judge: str, pattern: str, quick: bool, full: bool, seeds: int | None, processes: int,
-    limit_s: float, results: Path, write_page: bool, out: Path, remark: str,
+    policies: str, judge: str, pattern: str, quick: bool, full: bool, random: int | None, seeds: int | None,
+    processes: int, limit_s: float, results: Path, write_page: bool, out: Path, remark: str,
 ) -> None:  # fmt: skip
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that are started: each has one core
-    cells = [cell for cell in chosen(quick=quick, full=full) if re.search(pattern, cell.name)]
+    every = chosen(quick=quick, full=full) if random is None else [beyond.cell(number) for number in range(random)]
+    cells = [cell for cell in every if re.search(pattern, cell.name)]
     names = list(dict.fromkeys(policies.split(",")))
-    seeds_of = {cell: seeds or (1 if quick else draws(cell)) for cell in cells}
+    seeds_of = {cell: 1 if random else seeds or (1 if quick else draws(cell)) for cell in cells}
     # a seed after the other: a map that is cut short has all cells
     tasks = [
         Task(cell.name, seed, name, code_of(name))
@@ -60,14 +65,14 @@ def main(
         for cell in cells
         if seed < seeds_of[cell]
         for name in (*names, BOUND)
-        if name != TOO_SLOW.get(cell["gpus"])
+        if random or name != TOO_SLOW.get(cell["gpus"])
     ]
     book = Book(results)
     play_all(tasks, book, processes, limit_s)
     found = Map(row for task in tasks if (row := book.get(task)) is not None)
     click.echo(page.summary(found, judge))
     if write_page:
-        page.write(found, judge, out, remark)
+        (page_beyond if random else page).write(found, judge, out, remark)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from slurm_hadar.simulator.traces.recurring import GANGS
 from slurm_hadar.simulator.traces.workloads import gang_workloads
 from slurm_hadar.throughput.table import ReferenceTable, reference
 
-__all__ = ["CLUSTERS", "MEDIAN_S", "Scene", "draw"]
+__all__ = ["CLUSTERS", "MEDIAN_S", "JobRates", "Scene", "draw", "offered_s"]
 
 CLUSTERS = {
     ("12", "equal"): "v100:1x4,p100:1x4,k80:1x4",
@@ -87,7 +87,7 @@ def draw(cell: Cell, seed: int, table: ReferenceTable | None = None) -> Scene:
         report_s=_REPORT_S,
         seed=seed,
     )
-    rates = _Rates(Rates(table, gpus), gpus)
+    rates = JobRates(Rates(table, gpus), gpus, _NODE)
     lengths, rest = (random.Random(f"{what} {cell['gpus']} {seed}") for what in ("lengths", "rest"))
     count = min(_MOST, max(_FEWEST, _PER_GPU * sum(gpus.values())))
     jobs = []
@@ -95,7 +95,7 @@ def draw(cell: Cell, seed: int, table: ReferenceTable | None = None) -> Scene:
         open_to = [TraceJob(str(number), 0.0, *workload, workers, 1.0) for workload in gang_workloads(table)]
         plain = lengths.choice([job for job in open_to if rates.of(job, workers)])
         jobs.append(replace(plain, steps=run_s * rates.fastest(plain), **_terms(cell, plain, rates, rest)))
-    span_s = 0.0 if cell["load"] == "once" else _offered_s(jobs, rates) / float(cell["load"])
+    span_s = 0.0 if cell["load"] == "once" else offered_s(jobs, rates) / float(cell["load"])
     arrivals = random.Random(f"arrivals {cell['gpus']} {seed}")
     times = sorted(round(span_s * arrivals.random(), 3) for _ in jobs)
     jobs = [replace(job, arrival_s=at) for job, at in zip(jobs, times, strict=True)]
@@ -124,7 +124,7 @@ def _sizes(cell: Cell, count: int, dice: random.Random) -> list[tuple[int, float
     return list(zip(gangs, run_s, strict=True))
 
 
-def _terms(cell: Cell, job: TraceJob, rates: _Rates, dice: random.Random) -> dict[str, Any]:
+def _terms(cell: Cell, job: TraceJob, rates: JobRates, dice: random.Random) -> dict[str, Any]:
     """What restarts cost, whether it can be moved, and how it grows: fields of a job. Draws the same numbers in every
     cell."""
     restart_s = _restart_s(cell) * 2 ** dice.uniform(-1, 1)
@@ -139,21 +139,23 @@ def _terms(cell: Cell, job: TraceJob, rates: _Rates, dice: random.Random) -> dic
 
 
 @dataclass(frozen=True)
-class _Rates:
-    """Steps/s of whole jobs on as few nodes as they fit on, on the types that have room for them."""
+class JobRates:
+    """Steps/s of whole jobs on as few nodes of ``per_node`` GPUs as they fit on, on the types that have room for
+    them: ``gpus``, by type."""
 
     plain: Rates
     gpus: Mapping[str, int]
+    per_node: int
 
     def of(self, job: TraceJob, workers: int) -> dict[str, float]:
-        nodes = -(-workers // _NODE)
+        nodes = -(-workers // self.per_node)
         return {t: s.on(nodes) for t, s in self.plain.of(job, workers).items() if self.gpus[t] >= workers}
 
     def fastest(self, job: TraceJob) -> float:
         return max(rate for n in job.sizes or (job.workers,) for rate in self.of(job, n).values())
 
 
-def _offered_s(jobs: Sequence[TraceJob], rates: _Rates) -> float:
+def offered_s(jobs: Sequence[TraceJob], rates: JobRates) -> float:
     """How long the cluster takes for all jobs at the best mix of GPU types: the least time in which the gangs' work
     fits on each type, if it could be divided at will. Gangs have the size asked for; nothing else counts.
 

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.regimes.cells import Cell, chosen
 from benchmarks.regimes.verdict import METRICS, Duel, Map, Score, by_value, geometric
 
-__all__ = ["read", "summary", "write"]
+__all__ = ["dumped", "goals", "missing", "policies", "read", "summary", "table", "write"]
 
 _KEPT = ("cell", "seed", "policy", "avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s", "restarts_per_job", "worst_stretch",
          "gru", "decide_p50_ms", "decide_max_ms", "cpu_s", "unfinished", "too_slow_s", "failed")  # fmt: skip
@@ -71,15 +71,21 @@ def read(path: Path) -> tuple[str, Map, str]:
 def write(found: Map, policy: str, out: Path, remark: str = "") -> None:
     """``regimes.md``, ``regimes.png`` and ``regimes.json`` in ``out``. ``remark``: what readers must know of the runs
     first, such as that they were made before a change of the simulator."""
-    runs = [json.dumps([row.get(key) for key in _KEPT], separators=(",", ":")) for row in found.rows]
-    remarked = f'"remark": {json.dumps(remark)},\n' if remark else ""
-    begin = f'{{"judged": {json.dumps(policy)},\n{remarked}"columns": {json.dumps(list(_KEPT))},\n"runs": [\n'
-    (out / "regimes.json").write_text(begin + ",\n".join(runs) + "\n]}\n", encoding="utf-8")
+    (out / "regimes.json").write_text(dumped(found, policy, remark), encoding="utf-8")
     (out / "regimes.md").write_text(_page(found, policy, remark), encoding="utf-8")
     _picture(found, out / "regimes.png")
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def dumped(found: Map, policy: str, remark: str) -> str:
+    """As JSON, for :func:`read`."""
+    runs = [json.dumps([row.get(key) for key in _KEPT], separators=(",", ":")) for row in found.rows]
+    remarked = f'"remark": {json.dumps(remark)},\n' if remark else ""
+    begin = f'{{"judged": {json.dumps(policy)},\n{remarked}"columns": {json.dumps(list(_KEPT))},\n"runs": [\n'
+    return begin + ",\n".join(runs) + "\n]}\n"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """In Markdown."""
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
 
 
@@ -92,12 +98,12 @@ def _page(found: Map, policy: str, remark: str) -> str:
         _INTRO.format(cells=_count(found), seeds=seeds, policies=len(found.policies), policy=policy,
                       runs=len(found.rows), minutes=f"{cpu_min:.0f}"),
         *([f"**{remark}**"] if remark else []),
-        _goals(found, policy, duels),
+        goals(found, policy),
         "![Average JCT of every policy over the best one in the cell](regimes.png)",
         "## Where it wins and loses\n\n" + _axes(list(duels["avg_jct_s"].values())),
         "## Cells\n\n" + _cells(found, policy, duels),
-        "## Policies\n\n" + _policies(found),
-        *_missing(found),
+        "## Policies\n\n" + policies(found),
+        *missing(found),
         _METHOD,
     ]  # fmt: skip
     return "\n\n".join(part.strip() for part in parts) + "\n"
@@ -110,8 +116,10 @@ def _count(found: Map) -> str:
     return f"{count} ({len(absent)} of the map's {len(whole)} were not run)" if absent else count
 
 
-def _goals(found: Map, policy: str, duels: Duels) -> str:
+def goals(found: Map, policy: str) -> str:
+    """What a policy's ratios come to, as a table."""
     rows = []
+    duels = _duels(found, policy)
     strangers = {f"{name}, {_NO_VARIANTS}": _strangers(found, policy, metric) for metric, name in METRICS.items()}
     judged = {name: duels[metric].values() for metric, name in METRICS.items()}
     for name, each in {**strangers, **judged}.items():
@@ -120,14 +128,14 @@ def _goals(found: Map, policy: str, duels: Duels) -> str:
             worst = f"{_ratio(score.worst)} (`{score.worst.cell.name}`, `{score.worst.rival}`)"
             rows.append([name, f"{score.mean:.3f}", worst, f"{score.ahead} of {score.count}"])
     header = [f"best other over `{policy}`", "geometric mean", "worst cell", "ahead in"]
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _ratio(duel: Duel) -> str:
     return f"{duel.ratio:.3f}" if math.isnan(duel.error) else f"{duel.ratio:.3f} ± {duel.error:.3f}"
 
 
-def _missing(found: Map) -> list[str]:
+def missing(found: Map) -> list[str]:
     """Which policies were not run in some cells, and which were and are not judged there."""
     lines = []
     for policy in found.policies:
@@ -146,7 +154,7 @@ def _axes(duels: Sequence[Duel]) -> str:
         [axis, value, f"{geometric(ratios):.3f}", f"{min(ratios):.3f}", str(len(ratios))]
         for axis, value, ratios in by_value(duels)
     ]
-    return _table(["axis", "value", "geometric mean", "worst", "cells"], rows)
+    return table(["axis", "value", "geometric mean", "worst", "cells"], rows)
 
 
 def _cells(found: Map, policy: str, duels: Duels) -> str:
@@ -163,10 +171,11 @@ def _cells(found: Map, policy: str, duels: Duels) -> str:
         rows.append([f"`{cell.name}`", *jct_s, *ratios, f"{restarts:.1f}", f"{stretch:.0f}", f"{slowest:.0f}"])
     header = ["cell", "average JCT, s", "best other", "best over bound", "ratio", "95 %", "TTD", "restarts/job",
               "worst stretch", "longest decision, ms"]  # fmt: skip
-    return _table(header, rows)
+    return table(header, rows)
 
 
-def _policies(found: Map) -> str:
+def policies(found: Map) -> str:
+    """Each policy over the best of all, as a table."""
     best = {cell: found.best(cell, found.policies, "avg_jct_s") for cell in found.cells}
     rows = []
     for policy in found.policies:
@@ -185,7 +194,7 @@ def _policies(found: Map) -> str:
              f"{max(longest):.0f}"]
         )  # fmt: skip
     rows.sort(key=lambda row: row[1])
-    return _table(
+    return table(
         ["policy", "average JCT over the best", "worst", "best in", "judged in", "decision, ms", "longest"], rows
     )
 
@@ -227,6 +236,7 @@ A cell is a value of each of nine axes; in the whole map every pair of values of
 Ratios are the best other policy's figure over that of `{policy}`, means over the seeds: above 1, `{policy}` is better.
 Its own variants are among the others if nothing else is said. After ± is the standard error over the draws of the jobs
 (jackknife): a cell that is behind by less than twice that may be behind by the luck of its draws.
+Regimes by which nothing was chosen are [beyond the map](beyond.md).
 
 ```
 python -m benchmarks.regimes --page

@@ -19,6 +19,7 @@ from typing import Any
 import click
 import numpy as np
 
+from benchmarks.regimes import beyond
 from benchmarks.regimes.cells import Cell
 from benchmarks.regimes.draw import Scene, draw
 from slurm_hadar.errors import PolicyError
@@ -162,8 +163,10 @@ class Book:
 
 
 @cache
-def _scene(cell: str, seed: int) -> Scene:
-    return draw(Cell.named(cell), seed)
+def _scene(name: str, seed: int) -> Scene:
+    cell = Cell.named(name)
+    number = beyond.number_of(cell)
+    return draw(cell, seed) if number is None else beyond.draw(number)
 
 
 def play_all(tasks: Iterable[Task], book: Book, processes: int, limit_s: float) -> None:

@@ -132,11 +132,12 @@ def geometric(ratios: Iterable[float]) -> float:
 
 
 def by_value(duels: Sequence[Duel]) -> list[tuple[str, str, list[float]]]:
-    """The ratios of the cells with each value of each axis: (axis, value, ratios)."""
+    """The ratios of the map's cells with each value of each axis: (axis, value, ratios)."""
     found = []
+    on_map = [duel for duel in duels if len(duel.cell.values) == len(AXES)]
     for axis, values in AXES.items():
         for value in values:
-            ratios = [duel.ratio for duel in duels if duel.cell[axis] == value]
+            ratios = [duel.ratio for duel in on_map if duel.cell[axis] == value]
             if ratios:
                 found.append((axis, value, ratios))
     return found

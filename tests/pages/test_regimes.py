@@ -14,7 +14,7 @@ import matplotlib.image
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.regimes import page, play
+from benchmarks.regimes import beyond, page, page_beyond, play
 from benchmarks.regimes.__main__ import main
 from benchmarks.regimes.cells import AXES, Cell, chosen, covering
 from benchmarks.regimes.draw import MEDIAN_S, draw
@@ -164,6 +164,28 @@ def test_who_is_best_and_by_how_much() -> None:
     assert geometric(d.ratio for d in duels) == pytest.approx(math.sqrt(1.6))
     assert found.unjudged("undone") == [one, other] and found.absent("undone") == [other]
     assert "worst cell 0.800" in page.summary(found, "ours") and found.fewest_and_most_seeds == (1, 2)
+
+
+@pytest.mark.parametrize("number", range(0, 120, 7))
+def test_a_regime_beyond_the_map_is_what_it_says(number: int) -> None:
+    of, scene = beyond.regime(number), beyond.draw(number)
+
+    jobs, largest = scene.trace.jobs, max(of.nodes) * of.per_node
+    assert scene.fingerprint("hadar") == beyond.draw(number).fingerprint("hadar")
+    assert of.gpus <= 96 and len(jobs) == of.jobs and all(max(job.sizes or (job.workers,)) <= largest for job in jobs)
+    assert [job.arrival_s for job in jobs] == sorted(job.arrival_s for job in jobs)
+    assert any(job.arrival_s > 0 for job in jobs) is (of.load is not None)
+    assert any(job.sizes for job in jobs) <= of.elastic and any(job.movable for job in jobs) is (of.unmovable < 1)
+    assert beyond.number_of(Cell.named(beyond.cell(number).name)) == number
+    assert f"{of.gpus} GPUs" in of.words() and f"{of.jobs} jobs" in of.words()
+
+
+def test_the_page_beyond_the_map_is_current(tmp_path: Path) -> None:
+    judged, found, remark = page.read(RESULTS / "beyond.json")
+    page_beyond.write(found, judged, tmp_path, remark)
+
+    for name in ("beyond.md", "beyond.json"):
+        assert (tmp_path / name).read_text() == (RESULTS / name).read_text()
 
 
 def test_the_page_is_current(tmp_path: Path) -> None:
