@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from benchmarks.regimes import beyond
 from slurm_hadar.model import Node, Snapshot
 from slurm_hadar.policies import get
 from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
@@ -105,6 +106,29 @@ def test_who_is_gone_by_when_there_is_room_may_run_meanwhile(job: Any, running: 
     assert "plan" in found.memory and set(found.placements) == {"9", "2"}
     without = get("hadar", overdue=0.0).allocate(snapshot(jobs, NODE))
     assert set(without.placements) == {"9", "2", "3"}
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_who_has_begun_at_last_is_not_stopped_at_once(begun: bool, job: Any, running: Any, snapshot: Any) -> None:
+    """What it has run counts as not waited: it would stop as soon as it runs, be overdue again and start again, and
+    make no step between."""
+    gang = running("1", {"a": {"v100": 4}}, arrival=0.0, steps=1000.0, p100=None, k80=None, attained_s=4e5)
+    small = [job(str(n), steps=100.0, p100=None, k80=None, arrival=900.0) for n in range(2, 8)]
+    memory = {"since": {"1": -1e4}, "first": {"1": 0.0}} if begun else {"since": {"1": -1e4}}
+    plan = get("hadar").allocate(snapshot([gang, *small], NODE, memory=memory))
+    assert (set(plan.placements) == {"1"}) is begun
+    assert plan.memory.get("first", {}) == ({"1": 0.0} if begun else {})
+    ended = get("hadar").allocate(snapshot(small, NODE, memory=plan.memory))
+    assert "first" not in ended.memory
+
+
+@pytest.mark.thorough
+def test_jobs_that_are_overdue_get_on_though_a_round_is_shorter_than_a_start() -> None:
+    """Elastic jobs of which some are overdue, on a cluster that others fill: whoever was overdue ran for a round, and
+    was stopped before its first step, for ever."""
+    scene = beyond.draw(4)
+
+    assert not simulate(scene.trace, get("hadar", frontier=0.0), scene.options).unfinished
 
 
 @given(snapshots(), st.floats(0.0, 20.0), st.data())

@@ -8,6 +8,7 @@ usual one (Bender, Chakrabarti and Muthukrishnan, SODA 1998).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,38 +26,51 @@ _SHORTER = 2.0  # than all others: so such a job counts
 @dataclass(frozen=True)
 class Patience:
     """Since when each job has been there to be decided about (``since[n]``, epoch seconds), and ``first``: the rows of
-    those that go before all others, in this order.
+    those that go before all others, in this order, with the moment from which each is overdue.
 
     Held jobs and those whose dependencies are not met are not decided about: they do not wait for GPUs.
     """
 
     since: Floats
-    first: tuple[int, ...]
+    overdue: Mapping[int, float]
+
+    @property
+    def first(self) -> tuple[int, ...]:
+        return tuple(self.overdue)
 
     @classmethod
     def of(cls, outlook: Outlook, most: float) -> Patience:
         """By the memory of the round before. ``most``: a job is overdue when it has waited so many times what it takes
-        alone, its start included, and others have come since; 0 = never. Those that are overdue longest go first, and
-        stay it until they end: one of them, or as many as need no more than a tenth of the GPUs."""
+        alone, its start included, and others have come since; 0 = never. Those that are overdue longest go first: one
+        of them, or as many as need no more than a tenth of the GPUs. Who goes first stays it until it ends: it would be
+        stopped as soon as it ran, and its start would have been in vain."""
         now, known = outlook.arena.snapshot.time, outlook.arena.snapshot.memory.get("since", {})
         since = np.array([known.get(job.job_id, now) for job in outlook.jobs], float)
         if not most:
-            return cls(since, ())
+            return cls(since, {})
         overdue = since + most * (outlook.best_s * outlook.grown + outlook.restart_s)
         newest = max((*since.tolist(), *outlook.away(known).values()), default=now)
         late = np.flatnonzero((overdue < now) & (since < newest))  # who came last has its turn anyway
         ran_s = np.array([outlook.jobs[row].attained_s / outlook.jobs[row].form.workers for row in late], float)
         late = late[overdue[late] + ran_s < now]
-        late = late[np.argsort(overdue[late], kind="stable")]
-        taken = np.cumsum(outlook.workers[late].min(axis=1))
+        before: dict[str, float] = outlook.arena.snapshot.memory.get("first", {})
+        stays = {row: before[job.job_id] for row, job in enumerate(outlook.jobs) if job.job_id in before}
+        found = stays | {row: float(overdue[row]) for row in late.tolist() if row not in stays}
+        order = sorted(found, key=lambda row: (row not in stays, found[row], row))
+        taken = np.cumsum(outlook.workers[order].min(axis=1))
         count = max(1, int(np.searchsorted(taken, _SHARE * outlook.gpus.sum(), side="right")))
-        return cls(since, tuple(late[:count].tolist()))
+        return cls(since, {row: found[row] for row in order[:count]})
 
     def memory(self, outlook: Outlook) -> dict[str, Any]:
         """For the next round. Who is not decided about for the moment, as while it starts, goes on waiting."""
-        away: dict[str, float] = outlook.away(outlook.arena.snapshot.memory.get("since", {}))
-        jobs = zip(outlook.jobs, self.since.tolist(), strict=True)
-        return {"since": away | {job.job_id: since for job, since in jobs}}
+        memory, jobs = outlook.arena.snapshot.memory, [job.job_id for job in outlook.jobs]
+        since: dict[str, float] = outlook.away(memory.get("since", {}))
+        first: dict[str, float] = outlook.away(memory.get("first", {}))
+        first |= {jobs[row]: overdue for row, overdue in self.overdue.items()}
+        return {
+            "since": since | dict(zip(jobs, self.since.tolist(), strict=True)),
+            **({"first": first} if first else {}),
+        }
 
     def hurry(self, outlook: Outlook) -> Floats:
         """How many times as much a second's delay of each job counts, shape (n,): who goes first counts as if it took
