@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ WHY = "the GPUs it needs are held by jobs that keep them now: 18 (has no checkpo
 
 def line(job_id: str, name: str, state: str, **known: Any) -> Line:
     given: dict[str, Any] = {"user": "alice", "gpus": 4, "where": "-", "steps_per_s": None, "done_share": None}
-    given |= {"arrival": time.time(), "restarts": 0, "moves": 0}
+    given |= {"arrival": 0.0, "restarts": 0, "moves": 0}
     return Line(job_id=job_id, name=name, state=state, **given | known)
 
 
@@ -34,9 +35,12 @@ LINES = [
 
 
 def screen(width: int, lines: list[Line]) -> list[str]:
-    """What is shown on a terminal of that width."""
-    out = io.StringIO()
-    show(Console(file=out, width=width, force_terminal=True, color_system=None), lines)
+    """What is shown on a terminal of that width, of jobs that have just come: a longer age is wider."""
+    out, now = io.StringIO(), time.time()
+    show(
+        Console(file=out, width=width, force_terminal=True, color_system=None),
+        [replace(line, arrival=now) for line in lines],
+    )
     return out.getvalue().splitlines()
 
 
