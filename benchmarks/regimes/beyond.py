@@ -1,15 +1,13 @@
-"""Regimes beyond the map: clusters, jobs, loads and settings drawn at random from wide ranges, by which no constant of
-a policy was chosen."""
+"""Regimes beyond the map: clusters, jobs, loads and settings drawn at random from wide ranges."""
 
 from __future__ import annotations
 
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import Any
 
 from benchmarks.regimes.cells import Cell
-from benchmarks.regimes.draw import JobRates, Scene, offered_s
+from benchmarks.regimes.draw import JobRates, Scene, elastic_terms, offered_s
 from slurm_hadar.simulator.options import SimOptions
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces import Trace, TraceJob
@@ -154,17 +152,10 @@ def _jobs(of: Regime, gpus: dict[str, int], rates: JobRates, dice: random.Random
             str(number), 0.0, f"workload{kind}", 1, workers, 1.0,
             user=f"user{kind}", name=f"script{kind}", steps_per_s=own, restart_s=restart_s,
             start_s=_FIRST_START * restart_s, movable=dice.random() >= of.unmovable,
-            **(_growth(workers, own, max(gpus.values()), dice.uniform(*_GROWTH)) if of.elastic else {}),
+            **(elastic_terms(workers, own, max(gpus.values()), dice.uniform(*_GROWTH)) if of.elastic else {}),
         )  # fmt: skip
         jobs.append(replace(job, steps=_length_s(of, dice) * rates.fastest(job)))
     return jobs
-
-
-def _growth(workers: int, own: dict[str, float], largest: int, power: float) -> dict[str, Any]:
-    """Twice and four times as many GPUs, whose rate goes with the size to a power; fields of a job."""
-    more = [workers * k for k in (2, 4) if workers * k <= largest]
-    scaled = {n: {t: rate * (n / workers) ** power for t, rate in own.items()} for n in more}
-    return {"sizes": (workers, *more), "scaled": scaled} if more else {}
 
 
 def _length_s(of: Regime, dice: random.Random) -> float:

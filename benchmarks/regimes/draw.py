@@ -23,7 +23,7 @@ from slurm_hadar.simulator.traces.recurring import GANGS
 from slurm_hadar.simulator.traces.workloads import gang_workloads
 from slurm_hadar.throughput.table import ReferenceTable, reference
 
-__all__ = ["CLUSTERS", "MEDIAN_S", "JobRates", "Scene", "draw", "offered_s"]
+__all__ = ["CLUSTERS", "MEDIAN_S", "JobRates", "Scene", "draw", "elastic_terms", "offered_s"]
 
 CLUSTERS = {
     ("12", "equal"): "v100:1x4,p100:1x4,k80:1x4",
@@ -133,9 +133,15 @@ def _terms(cell: Cell, job: TraceJob, rates: JobRates, dice: random.Random) -> d
     if cell["gangs"] == "rigid":
         return terms
     own = {t: speed.steps_per_s for t, speed in rates.plain.of(job, job.workers).items()}
-    sizes = [job.workers * k for k in (1, 2, 4) if job.workers * k <= _LARGEST_GANG[cell["gpus"]]]
-    scaled = {n: {t: rate * (n / job.workers) ** growth for t, rate in own.items()} for n in sizes[1:]}
-    return {**terms, "sizes": tuple(sizes) if scaled else (), "steps_per_s": own, "scaled": scaled}
+    return {**terms, "steps_per_s": own, **elastic_terms(job.workers, own, _LARGEST_GANG[cell["gpus"]], growth)}
+
+
+def elastic_terms(workers: int, own: Mapping[str, float], largest: int, power: float) -> dict[str, Any]:
+    """Twice and four times as many GPUs, up to ``largest``, whose rates grow from ``own`` with the size to a power:
+    fields of a job."""
+    more = [workers * k for k in (2, 4) if workers * k <= largest]
+    scaled = {n: {t: rate * (n / workers) ** power for t, rate in own.items()} for n in more}
+    return {"sizes": (workers, *more) if more else (), "scaled": scaled}
 
 
 @dataclass(frozen=True)

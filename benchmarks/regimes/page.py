@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.regimes.cells import Cell, chosen
 from benchmarks.regimes.verdict import METRICS, Duel, Map, Score, by_value, geometric
 
-__all__ = ["dumped", "goals", "missing", "policies", "read", "summary", "table", "write"]
+__all__ = ["cpu_minutes", "duels_of", "dumped", "goals", "missing", "policies", "read", "summary", "table", "write"]
 
 _KEPT = ("cell", "seed", "policy", "avg_jct_s", "p50_jct_s", "p95_jct_s", "ttd_s", "restarts_per_job", "worst_stretch",
          "gru", "decide_p50_ms", "decide_max_ms", "cpu_s", "unfinished", "too_slow_s", "failed")  # fmt: skip
@@ -25,7 +25,7 @@ Duels = Mapping[str, Mapping[Cell, Duel]]
 def summary(found: Map, policy: str) -> str:
     """Cell by cell, worst first, and what it comes to; for the terminal."""
     lines = [f"{'cell':64} {'avg':>6} {'p95':>6} {'TTD':>6}  best other"]
-    duels = _duels(found, policy)
+    duels = duels_of(found, policy)
     for duel in sorted(duels["avg_jct_s"].values(), key=lambda d: d.ratio):
         figures = " ".join(f"{duels[metric][duel.cell].ratio:6.3f}" for metric in METRICS)
         lines.append(f"{duel.cell.name:64} {figures}  {duel.rival}")
@@ -40,7 +40,8 @@ def summary(found: Map, policy: str) -> str:
     return "\n".join(lines)
 
 
-def _duels(found: Map, policy: str) -> Duels:
+def duels_of(found: Map, policy: str) -> Duels:
+    """Of a policy against the best of all others."""
     return {metric: {d.cell: d for d in found.duels(policy, metric)} for metric in METRICS}
 
 
@@ -90,15 +91,14 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _page(found: Map, policy: str, remark: str) -> str:
-    duels = _duels(found, policy)
+    duels = duels_of(found, policy)
     few, many = found.fewest_and_most_seeds
     seeds = f"{few} to {many} seeds each" if few < many else f"{many} seeds each" if many > 1 else "one seed each"
-    cpu_min = sum(row.get("cpu_s", row.get("too_slow_s", 0.0)) for row in found.rows) / 60
     parts = [
         _INTRO.format(cells=_count(found), seeds=seeds, policies=len(found.policies), policy=policy,
-                      runs=len(found.rows), minutes=f"{cpu_min:.0f}"),
+                      runs=len(found.rows), minutes=cpu_minutes(found)),
         *([f"**{remark}**"] if remark else []),
-        goals(found, policy),
+        goals(found, policy, duels),
         "![Average JCT of every policy over the best one in the cell](regimes.png)",
         "## Where it wins and loses\n\n" + _axes(list(duels["avg_jct_s"].values())),
         "## Cells\n\n" + _cells(found, policy, duels),
@@ -116,10 +116,14 @@ def _count(found: Map) -> str:
     return f"{count} ({len(absent)} of the map's {len(whole)} were not run)" if absent else count
 
 
-def goals(found: Map, policy: str) -> str:
+def cpu_minutes(found: Map) -> str:
+    """Of all its runs."""
+    return f"{sum(row.get('cpu_s', row.get('too_slow_s', 0.0)) for row in found.rows) / 60:.0f}"
+
+
+def goals(found: Map, policy: str, duels: Duels) -> str:
     """What a policy's ratios come to, as a table."""
     rows = []
-    duels = _duels(found, policy)
     strangers = {f"{name}, {_NO_VARIANTS}": _strangers(found, policy, metric) for metric, name in METRICS.items()}
     judged = {name: duels[metric].values() for metric, name in METRICS.items()}
     for name, each in {**strangers, **judged}.items():
@@ -236,7 +240,7 @@ A cell is a value of each of nine axes; in the whole map every pair of values of
 Ratios are the best other policy's figure over that of `{policy}`, means over the seeds: above 1, `{policy}` is better.
 Its own variants are among the others if nothing else is said. After ± is the standard error over the draws of the jobs
 (jackknife): a cell that is behind by less than twice that may be behind by the luck of its draws.
-Regimes by which nothing was chosen are [beyond the map](beyond.md).
+Random regimes, far from these, are [beyond the map](beyond.md).
 
 ```
 python -m benchmarks.regimes --page

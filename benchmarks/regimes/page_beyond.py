@@ -16,13 +16,13 @@ _SHOWN = 12
 def write(found: Map, policy: str, out: Path, remark: str = "") -> None:
     """``beyond.md`` and ``beyond.json`` in ``out``."""
     (out / "beyond.json").write_text(page.dumped(found, policy, remark), encoding="utf-8")
-    cpu_min = sum(row.get("cpu_s", row.get("too_slow_s", 0.0)) for row in found.rows) / 60
+    duels = page.duels_of(found, policy)
     names = ",".join(p for p in found.policies if p != policy)
     parts = [
-        _INTRO.format(count=len(found.cells), policy=policy, names=names, minutes=f"{cpu_min:.0f}"),
+        _INTRO.format(count=len(found.cells), policy=policy, names=names, minutes=page.cpu_minutes(found)),
         *([f"**{remark}**"] if remark else []),
-        page.goals(found, policy),
-        f"## The {_SHOWN} regimes in which `{policy}` does worst\n\n" + _worst(found, policy),
+        page.goals(found, policy, duels),
+        f"## The {_SHOWN} regimes in which `{policy}` does worst\n\n" + _worst(duels),
         "## Policies\n\n" + page.policies(found),
         *page.missing(found),
         _METHOD,
@@ -30,8 +30,7 @@ def write(found: Map, policy: str, out: Path, remark: str = "") -> None:
     (out / "beyond.md").write_text("\n\n".join(part.strip() for part in parts) + "\n", encoding="utf-8")
 
 
-def _worst(found: Map, policy: str) -> str:
-    duels = {metric: {d.cell: d for d in found.duels(policy, metric)} for metric in METRICS}
+def _worst(duels: page.Duels) -> str:
     first = sorted(duels["avg_jct_s"].values(), key=lambda d: d.ratio)[:_SHOWN]
     rows = []
     for duel in first:

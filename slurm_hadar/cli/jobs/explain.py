@@ -247,11 +247,13 @@ def _waits(record: JobRecord | None, last: dict[str, Any] | None) -> str:
     return "waits; the last round has decided nothing about it (hadar queue says whether it was one)."
 
 
+_KNOWN_FROM = {"stated": "stated in its comment", "reported": "reported by its script"}
+
+
 def _size(record: JobRecord, outrun_steps: float | None) -> list[str]:
     """Where it is known from how many steps the job makes, or how long it is expected to be and why."""
     found = Forecast.of(record)
-    if record.total_steps is not None:
-        where = "reported by its script" if record.reported else "stated in its comment"
+    if (where := _KNOWN_FROM.get(size_source(record))) is not None:
         return [f"  size         {where}{_outrun(record, outrun_steps)}"]
     if found is None:
         return ["  size         not known: its comment states no steps, its script reports none, nothing is predicted"]

@@ -126,8 +126,8 @@ def check_source(source: str) -> tuple[ModuleSpec, str]:
 def load_models(source: str) -> list[ServedModel]:
     """What ``FILE.py:build`` builds. Raises ConfigError where it cannot."""
     spec, function = check_source(source)
-    path = Path(source.rpartition(":")[0])
-    assert spec.loader is not None
+    assert spec.loader is not None and spec.origin is not None
+    path = Path(spec.origin)
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     sys.path.insert(0, str(path.parent.resolve()))

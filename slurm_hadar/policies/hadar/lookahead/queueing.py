@@ -116,7 +116,7 @@ def _toll(outlook: Outlook) -> Floats:
     batch. One that can give GPUs back pays little for each that it has.
     """
     able = np.isfinite(outlook.run_s)
-    area = np.where(able, outlook.run_s * outlook.workers, np.inf)
+    area = outlook.run_s * outlook.workers
     least = np.empty_like(area)
     for pool in range(len(outlook.pools)):
         sizes = outlook.pool_of == pool
