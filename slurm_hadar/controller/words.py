@@ -20,6 +20,7 @@ __all__ = [
     "done",
     "gpus",
     "in_words",
+    "outrun",
     "place",
     "plain",
     "sharing",
@@ -110,11 +111,16 @@ def gpus(count: float) -> str:
     return f"{count:.2g}" if count < 1 else f"{round(count, 1):.12g}"
 
 
+def outrun(share: float | None, size: str) -> bool:
+    """Whether a job has made more steps than were stated, by the ``done_share`` and ``size`` of a queue's line."""
+    return share is None and size in ("stated", "reported")
+
+
 def done(share: float | None, size: str) -> str:
     """How far a job is, of the ``done_share`` and ``size`` of a queue's line: ``40 %``; ``>100 %`` of one that has
     outrun what was stated; ``-`` of one whose length nobody states."""
     if share is None:
-        return ">100 %" if size in ("stated", "reported") else "-"
+        return ">100 %" if outrun(share, size) else "-"
     return f"{100 * share:.0f} %"
 
 

@@ -25,7 +25,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import gpu_time, headline, share
 from slurm_hadar.controller.answers.view import TIERS
 from slurm_hadar.controller.journal import ENDED_SEARCHED, MOST_GROUPS, Reader, ReadOnlyJournal
-from slurm_hadar.controller.words import about, clock, counted, done, gpus, place, plain, sharing, span
+from slurm_hadar.controller.words import about, clock, counted, done, gpus, outrun, place, plain, sharing, span
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.html import STYLE, hours
@@ -206,6 +206,7 @@ def _templates() -> jinja2.Environment:
         share=share,
         done=done,
         gpus=gpus,
+        outrun=outrun,
         sharing=sharing,
         place=lambda held: place(Placement.of(held or {})),
     )
