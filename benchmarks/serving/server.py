@@ -23,6 +23,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from slurm_hadar.procstat import stat_of
+
 __all__ = ["Empty", "bare", "build", "measure"]
 
 _HERE = Path(__file__)
@@ -77,8 +79,7 @@ def _running(command: list[str], ready: str) -> Iterator[tuple[str, int]]:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return stat_of(pid).cpu_ticks / os.sysconf("SC_CLK_TCK")
 
 
 async def _ask(url: str, seconds: float) -> tuple[list[float], float]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.errors import ClusterError
+from slurm_hadar.procstat import Stat, stat_of
 
 __all__ = ["MARK", "Process", "alive", "of_cluster", "send", "stop_all", "wait_gone"]
 
@@ -42,15 +43,13 @@ class Process:
     daemon: bool = False
 
 
-def _stat(pid: int) -> tuple[str, str, int, int] | None:
-    """(name, state, parent, start ticks), or None where there is no such process."""
+def _stat(pid: int) -> Stat | None:
+    """None where there is no such process, or a zombie."""
     try:
-        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        stat = stat_of(pid)
     except OSError:
         return None
-    # the name stands in parentheses and may itself hold any character
-    name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
-    return name, rest[0], int(rest[1]), int(rest[19])
+    return None if stat.state in "ZX" else stat
 
 
 def _strings(pid: int, file: str) -> tuple[str, ...]:
@@ -64,13 +63,13 @@ def _strings(pid: int, file: str) -> tuple[str, ...]:
 def alive(process: Process) -> bool:
     """Whether this very process still runs; a zombie does not."""
     stat = _stat(process.pid)
-    return stat is not None and stat[3] == process.start_ticks and stat[1] not in "ZX"
+    return stat is not None and stat.began == process.start_ticks
 
 
-def _running() -> Iterator[tuple[int, str, int, int]]:
+def _running() -> Iterator[tuple[int, Stat]]:
     for entry in _PROC.iterdir():
-        if entry.name.isdigit() and (stat := _stat(int(entry.name))) and stat[1] not in "ZX":
-            yield int(entry.name), stat[0], stat[2], stat[3]
+        if entry.name.isdigit() and (stat := _stat(int(entry.name))):
+            yield int(entry.name), stat
 
 
 def of_cluster(directory: Path) -> list[Process]:
@@ -78,11 +77,11 @@ def of_cluster(directory: Path) -> list[Process]:
     mark, conf = f"{MARK}={directory}", f"{directory}/etc/slurm.conf"
     table: dict[int, Process] = {}
     ours: set[int] = set()
-    for pid, name, parent, start in _running():
+    for pid, stat in _running():
         environ, argv = set(_strings(pid, "environ")), _strings(pid, "cmdline")
         daemon = mark in environ
-        is_slurm = name in _SLURM or any(v.startswith("SLURMD_NODENAME=") for v in environ)
-        table[pid] = Process(pid, start, parent, name, argv, daemon)
+        is_slurm = stat.name in _SLURM or any(v.startswith("SLURMD_NODENAME=") for v in environ)
+        table[pid] = Process(pid, stat.began, stat.parent, stat.name, argv, daemon)
         if daemon or (is_slurm and (f"SLURM_CONF={conf}" in environ or conf in argv)):
             ours.add(pid)
     ours |= _descendants(ours, table)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.config import HooksSection
+from slurm_hadar.procstat import stat_of
 from slurm_hadar.service import hooks
 from slurm_hadar.service.hooks import HookRunner
 
@@ -139,6 +140,6 @@ def test_no_command_no_run() -> None:
 
 def _alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
+        return stat_of(pid).state != "Z"
+    except OSError:
         return False

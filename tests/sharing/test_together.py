@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.gpus import spread
 from slurm_hadar.sharing.together import Command
 
@@ -96,8 +97,8 @@ def test_a_job_that_dies_costs_the_others_nothing_and_leaves_nothing(start: Any,
 
 def _lives(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
-    except FileNotFoundError:
+        return stat_of(pid).state != "Z"
+    except OSError:
         return False
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.procstat import stat_of
 
 __all__ = ["NOTE", "Follows", "Trained", "follows"]
 
@@ -110,6 +111,6 @@ def follows(last: Trained | None, mine: Trained) -> Follows | None:
 
 def _born(pid: int) -> str | None:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
+        return str(stat_of(pid).began)
+    except OSError:
         return None

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.lanes import Demand
 
-__all__ = ["RETURN_S", "Entry", "Former", "began", "present", "remove", "write"]
+__all__ = ["RETURN_S", "Entry", "Former", "present", "remove", "write"]
 
 #: For how long sessions wait for another broker, and that one for them before it lets anybody new in.
 RETURN_S = 5.0
@@ -37,11 +38,6 @@ class Entry(NamedTuple):
     @property
     def demand(self) -> Demand:
         return Demand(self.persistent_bytes, self.ephemeral_bytes)
-
-
-def began(pid: int) -> int:
-    """When a process began, in the kernel's ticks since the machine did (proc_pid_stat(5)). Raises OSError."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 class Former(NamedTuple):
@@ -70,8 +66,8 @@ def present(path: Path) -> list[Former]:
 def _is_same(entry: Entry) -> bool:
     """Whether the process is the one that had joined, and not another of its number."""
     try:
-        return began(entry.pid) == entry.began
-    except (OSError, ValueError, IndexError):
+        return stat_of(entry.pid).began == entry.began
+    except OSError:
         return False
 
 

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 from slurm_hadar.errors import ChannelError
+from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.broker.looking import place_of
 
 __all__ = ["depose", "listening", "locked", "stands_still"]
@@ -33,8 +34,8 @@ def stands_still(path: Path) -> bool:
     """Whether the process of the broker there is stopped, as all of a job are that Slurm suspends."""
     try:
         pid = int(Path(f"{path}.lock").read_text())
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, ValueError, IndexError):
+        return stat_of(pid).state in ("T", "t")
+    except (OSError, ValueError):
         return False
 
 

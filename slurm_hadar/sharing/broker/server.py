@@ -16,6 +16,7 @@ from typing import Any
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.fields import LONGEST_S
+from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.broker import ledger, progress
 from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Rules
 from slurm_hadar.sharing.broker.looking import place_of
@@ -193,7 +194,7 @@ class Broker:
             return
         try:
             process = os.pidfd_open(pid)
-            owner, began = _owner(pid), ledger.began(pid)
+            owner, began = _owner(pid), stat_of(pid).began
         except OSError as error:
             self._say(f"process {pid} was refused: {error.strerror}")
             sock.close()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import CheckpointError
+from slurm_hadar.procstat import stat_of
 from slurm_hadar.runtime.checkpoint.store import Store
 from slurm_hadar.runtime.checkpoint.trained import Trained, follows
 
@@ -42,11 +43,18 @@ def test_another_program_is_refused_in_the_same_run_and_so_is_one_beside_a_live_
     with pytest.raises(CheckpointError, match=r"are those of another training of this job \(train.py --fold 1\); give"):
         follows(LAST, replace(LAST, pid=18, words=["/a/tune.py"]))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        born = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
-        alive = replace(Trained.here(0), pid=process.pid, born=born)
+        alive = replace(Trained.here(0), pid=process.pid, born=str(stat_of(process.pid).began))
         with pytest.raises(CheckpointError, match=f"is running, process {process.pid}, and saves to the same place"):
             follows(alive, Trained.here(0))
         assert follows(replace(alive, born="1"), Trained.here(0)) is None  # another process has its number now
+
+
+def test_a_script_may_have_a_name_that_the_kernel_cuts_within_a_letter(tmp_path: Path) -> None:
+    script = tmp_path / "обучение-сети"
+    script.write_text(f"#!{sys.executable}\nfrom {Trained.__module__} import *\nprint(Trained.here(0).alive)\n")
+    script.chmod(0o700)
+
+    assert subprocess.run([script], capture_output=True, text=True, check=False).stdout == "True\n"
 
 
 def _note(**changes: object) -> str:

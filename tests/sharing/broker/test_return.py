@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.broker import client, ledger
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.desk import Desk, Rules
@@ -195,7 +196,7 @@ def test_who_waits_for_memory_waits_on_however_often_its_broker_dies(
 
 def test_another_process_of_the_same_number_is_nobody_who_was_there(tmp_path: Path) -> None:
     """Nor is what somebody else has written, or another release."""
-    path, begun = tmp_path / "s", ledger.began(os.getpid())
+    path, begun = tmp_path / "s", stat_of(os.getpid()).began
     mine = ledger.Entry(os.getpid(), begun, "x", 0, "", 1, 2, True)
     assert ledger.present(path) == []
     ledger.write(path, [mine._replace(began=begun - 1), mine])

@@ -420,6 +420,27 @@ def test_what_somebody_said_who_does_not_listen_any_more_leaves_nothing_behind(
     assert [len(lane["sessions"]) for lane in told["lanes"]] == [1]
 
 
+NAMED = """
+import sys
+from pathlib import Path
+from slurm_hadar.sharing.broker.client import Session, Work
+from slurm_hadar.sharing.lanes import Demand
+Path("/proc/self/comm").write_bytes(b") Z 1 (\\xd0")
+with Session(Path(sys.argv[1]), Work(Demand(10, 50))).iteration():
+    print("a turn", file=sys.stderr)
+"""
+
+
+def test_a_process_of_any_name_has_turns_and_costs_nobody_the_broker(
+    running: Any, process: Any, short_tmp: Path
+) -> None:
+    running()
+    _, said = process("-c", NAMED, str(short_tmp / "s")).communicate(timeout=60)
+
+    assert said == "a turn\n"
+    Session(short_tmp / "s", WORK).close()
+
+
 def test_a_job_that_is_refused_is_told_why(running: Any, short_tmp: Path) -> None:
     running()
     with pytest.raises(ChannelError, match="refuses this job: 1001 bytes are needed, and the GPU has 1000 for jobs"):
