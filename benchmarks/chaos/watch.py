@@ -10,7 +10,6 @@ import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.campaigns.sent import changes_of
 from benchmarks.campaigns.watch import Lookout
 from benchmarks.chaos.inject import SET_ASIDE, Injector
 from benchmarks.chaos.jobs import ForkedJob, PlainJob
@@ -18,7 +17,7 @@ from benchmarks.chaos.stage import Stage
 from slurm_hadar.model import JobState
 from slurm_hadar.runtime.forks.meeting import MeetingDirectory
 
-__all__ = ["End", "Watch", "changes_of", "check_end", "check_result", "steps_counted_twice"]
+__all__ = ["End", "Watch", "check_end", "check_result", "steps_counted_twice"]
 
 REQUEUE_DELAY_S = 121.0  # Slurm's own, after each requeue
 LEASE_S = 20.0

@@ -18,9 +18,10 @@ from fractions import Fraction
 import click
 
 from benchmarks.tuning.optimum import optimum_s
+from slurm_hadar.tuning.allocation.allocator import Form, TuningPolicy
 from slurm_hadar.tuning.allocation.pool import GpuType, Limits
 from slurm_hadar.tuning.allocation.widths import water_level
-from slurm_hadar.tuning.simulation.run import Form, TuningPolicy, simulate
+from slurm_hadar.tuning.simulation.run import simulate
 from slurm_hadar.tuning.trials import Trial
 
 RESIZE_S = 5.0

@@ -14,7 +14,7 @@ import click
 from slurm_hadar.config import Config, load
 from slurm_hadar.controller.journal import ReadOnlyJournal
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
-from slurm_hadar.controller.words import clock, place, plain, span
+from slurm_hadar.controller.words import plain
 from slurm_hadar.errors import ConfigError, HadarError
 
 if TYPE_CHECKING:  # large, and for the commands that draw tables only
@@ -23,9 +23,9 @@ if TYPE_CHECKING:  # large, and for the commands that draw tables only
     from rich.text import Text
 
 __all__ = [
-    "Number", "as_in_the_queue", "cell", "clock", "config_loader", "config_options", "console", "facts_table",
-    "journal_path", "json_option", "known_jobs", "open_journal", "place", "plain", "policy_settings", "print_json",
-    "printed", "span", "write_json", "write_text",
+    "Number", "as_in_the_queue", "cell", "config_loader", "config_options", "console", "facts_table",
+    "journal_path", "json_option", "known_jobs", "open_journal", "policy_settings", "print_json", "printed",
+    "write_json", "write_text",
 ]  # fmt: skip
 
 _LOADER = "slurm_hadar.config_loader"

@@ -25,7 +25,6 @@ __all__ = [
     "plain",
     "sharing",
     "sharing_in_short",
-    "span",
     "summary",
 ]
 

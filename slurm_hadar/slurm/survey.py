@@ -17,7 +17,7 @@ from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.state import ClusterState, Daemon
 
-__all__ = ["COMMANDS", "NOT_ASKED", "Daemon", "Survey", "Unknown", "is_user", "may_change_all", "name_of", "survey"]
+__all__ = ["COMMANDS", "NOT_ASKED", "Survey", "Unknown", "is_user", "may_change_all", "name_of", "survey"]
 
 COMMANDS = ("scontrol", "squeue", "sinfo", "scancel")
 _EXTRA = ("sacct", "sacctmgr", "sdiag")

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_hadar.controller.answers.lines import folded
-from slurm_hadar.controller.answers.view import Line
+from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.observe.company import part_of_gpu
-from slurm_hadar.controller.words import about, done, place, plain, sharing, sharing_in_short, span
+from slurm_hadar.controller.words import about, done, place, plain, sharing, sharing_in_short
 from slurm_hadar.model import Placement
 from slurm_hadar.names import by_number
+from slurm_hadar.units import span
 
 __all__ = ["COLUMNS", "SORTS", "Column", "UserRow", "by_user", "cells", "chosen", "first_task"]
 

@@ -21,7 +21,7 @@ from slurm_hadar.tuning.study.book import Algorithm, Book, End
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["BRACKET", "Bracket", "Search", "brackets_of", "promoted", "search", "take_up", "value_at"]
+__all__ = ["BRACKET", "Bracket", "brackets_of", "promoted", "search", "take_up", "value_at"]
 
 BRACKET = "hadar:bracket"
 

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.campaigns.sent import unexplained
+from benchmarks.campaigns.sent import changes_of, unexplained
 from benchmarks.chaos.chain import link_of, result_of
 from benchmarks.chaos.episode import Plan, play
 from benchmarks.chaos.jobs import PlainJob
 from benchmarks.chaos.schedule import KINDS, draw
-from benchmarks.chaos.watch import End, changes_of, check_result
+from benchmarks.chaos.watch import End, check_result
 from slurm_hadar.controller.journal import Journal, Purpose, WriteOutcome, WriteRecord
 
 SHORT = (

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.cli.common import as_in_the_queue, clock
+from slurm_hadar.cli.common import as_in_the_queue
 from slurm_hadar.cli.jobs.expectation import as_dict, in_words
 from slurm_hadar.cli.jobs.explain import _explanation
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, Interval
 from slurm_hadar.controller.answers.status import first_task
 from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.words import clock
 from slurm_hadar.errors import HadarError, SlurmError
 from slurm_hadar.model import EMPTY, JobState
 from slurm_hadar.slurm.shown import Shown

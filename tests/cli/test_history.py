@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurm_hadar.cli.common import clock
 from slurm_hadar.cli.jobs.history import history
 from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
-from slurm_hadar.controller.words import in_words
+from slurm_hadar.controller.words import clock, in_words
 from slurm_hadar.model import Placement
 
 V100, K80 = Placement.of({"v100-1": {"v100": 2}}), Placement.of({"k80-1": {"k80": 2}})

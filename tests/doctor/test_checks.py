@@ -17,8 +17,8 @@ from slurm_hadar.doctor.finding import Finding, Verdict
 from slurm_hadar.doctor.host import Host
 from slurm_hadar.model import Partition
 from slurm_hadar.slurm.backend.cli import HIDDEN
-from slurm_hadar.slurm.state import ClusterState, GpuRequest, SlurmJob, SlurmNode
-from slurm_hadar.slurm.survey import COMMANDS, Daemon, Survey, Unknown
+from slurm_hadar.slurm.state import ClusterState, Daemon, GpuRequest, SlurmJob, SlurmNode
+from slurm_hadar.slurm.survey import COMMANDS, Survey, Unknown
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 SCRIPT = "LEASE_S = 0\nfunction hadar_parse(comment) end\n"

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from slurm_hadar.slurm.backend.cli import CliBackend
-from slurm_hadar.slurm.survey import Daemon, Survey, Unknown, survey
+from slurm_hadar.slurm.state import Daemon
+from slurm_hadar.slurm.survey import Survey, Unknown, survey
 
 CONFIG = """Configuration data as of 2026-11-22T03:41:56
 AccountingStorageType   = {accounting}

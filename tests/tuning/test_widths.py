@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.tuning.optimum import optimum_s
+from slurm_hadar.tuning.allocation.allocator import Form, TuningPolicy
 from slurm_hadar.tuning.allocation.gpus import Gpus
 from slurm_hadar.tuning.allocation.pool import GpuType, Limits, parse_pool
 from slurm_hadar.tuning.allocation.resize import grow, shrink
-from slurm_hadar.tuning.allocation.widths import Grant, static_widths, water_level
-from slurm_hadar.tuning.simulation.run import Form, TuningPolicy, lower_bound_s, simulate
+from slurm_hadar.tuning.allocation.widths import Grant, lower_bound_s, static_widths, water_level
+from slurm_hadar.tuning.simulation.run import simulate
 from slurm_hadar.tuning.trials import Trial, height, packing_limit
 
 HALF = Fraction(1, 2)

@@ -12,8 +12,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from slurm_hadar.cli.common import console, json_option, plain, print_json
+from slurm_hadar.cli.common import console, json_option, print_json
 from slurm_hadar.config import Config, load
+from slurm_hadar.controller.words import plain
 from slurm_hadar.doctor.examine import AWAY, examine
 from slurm_hadar.doctor.finding import Finding, Verdict
 from slurm_hadar.errors import ConfigError

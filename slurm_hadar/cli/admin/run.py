@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import Number, config_loader, config_options, json_option, place, print_json
+from slurm_hadar.cli.common import Number, config_loader, config_options, json_option, print_json
 from slurm_hadar.config import Config, Mode, changed
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.safety.guard import ChangeKind
+from slurm_hadar.controller.words import place
 from slurm_hadar.service.service import Service
 
 __all__ = ["run"]

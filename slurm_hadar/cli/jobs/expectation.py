@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from slurm_hadar.cli.common import clock, place, span
 from slurm_hadar.controller.answers.expectation import Answer, Holder, Interval, WhatIf
 from slurm_hadar.controller.steering.time_limits import Overtime
-from slurm_hadar.units import between
+from slurm_hadar.controller.words import clock, place
+from slurm_hadar.units import between, span
 
 __all__ = ["as_dict", "chance", "in_words", "moment"]
 

@@ -8,31 +8,21 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import (
-    as_in_the_queue,
-    clock,
-    config_options,
-    json_option,
-    known_jobs,
-    open_journal,
-    place,
-    plain,
-    print_json,
-    span,
-)
+from slurm_hadar.cli.common import as_in_the_queue, config_options, json_option, known_jobs, open_journal, print_json
 from slurm_hadar.cli.jobs.expectation import as_dict, in_words
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
+from slurm_hadar.controller.answers.lines import size_source
 from slurm_hadar.controller.answers.peek import as_given, peek
 from slurm_hadar.controller.answers.status import first_task
-from slurm_hadar.controller.answers.view import TIERS, silence, size_source
+from slurm_hadar.controller.answers.view import TIERS, silence
 from slurm_hadar.controller.journal import JobRecord, Reader, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
-from slurm_hadar.controller.words import sharing
+from slurm_hadar.controller.words import clock, place, plain, sharing
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement, outruns
 from slurm_hadar.slurm.backend.select import choose
-from slurm_hadar.units import between
+from slurm_hadar.units import between, span
 
 __all__ = ["explain"]
 

@@ -8,17 +8,15 @@ from rich.text import Text
 
 from slurm_hadar.cli.common import (
     as_in_the_queue,
-    clock,
     config_options,
     console,
     json_option,
     known_jobs,
     open_journal,
-    plain,
     print_json,
 )
 from slurm_hadar.config import Config
-from slurm_hadar.controller.words import in_words, summary
+from slurm_hadar.controller.words import clock, in_words, plain, summary
 from slurm_hadar.errors import HadarError
 
 __all__ = ["history"]

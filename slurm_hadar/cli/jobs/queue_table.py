@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from slurm_hadar.cli.common import cell, plain, span
+from slurm_hadar.cli.common import cell
 from slurm_hadar.controller.answers.lines import Line
-from slurm_hadar.controller.words import done, sharing
+from slurm_hadar.controller.words import done, plain, sharing
+from slurm_hadar.units import span
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,11 +8,12 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
-from slurm_hadar.cli.common import cell, config_options, console, journal_path, json_option, print_json, span
+from slurm_hadar.cli.common import cell, config_options, console, journal_path, json_option, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.throughput.profiles import Needs, Profile, ProfileStore
 from slurm_hadar.throughput.store import EstimateError, Measurement, ThroughputStore
+from slurm_hadar.units import span
 
 __all__ = ["speeds"]
 

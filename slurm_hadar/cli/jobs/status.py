@@ -9,24 +9,17 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import (
-    clock,
-    config_options,
-    json_option,
-    known_jobs,
-    place,
-    plain,
-    print_json,
-    span,
-)
+from slurm_hadar.cli.common import config_options, json_option, known_jobs, print_json
 from slurm_hadar.cli.jobs.expectation import as_dict, chance, moment
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.answers.view import TIERS
+from slurm_hadar.controller.words import clock, place, plain
 from slurm_hadar.model import Placement, Tier, outruns
 from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.shown import JOB_ID
+from slurm_hadar.units import span
 
 __all__ = ["status"]
 

@@ -10,17 +10,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from slurm_hadar.cli.common import (
-    cell,
-    clock,
-    config_options,
-    console,
-    json_option,
-    open_journal,
-    plain,
-    print_json,
-    span,
-)
+from slurm_hadar.cli.common import cell, config_options, console, json_option, open_journal, print_json
 from slurm_hadar.cli.studies.replay import accounting_text, since_epoch
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config
@@ -31,6 +21,7 @@ from slurm_hadar.controller.prediction.past_jobs import (
     submission_of,
 )
 from slurm_hadar.controller.state_dir import PREDICTOR, state_dir
+from slurm_hadar.controller.words import clock, plain
 from slurm_hadar.errors import HadarError, PredictionError, SlurmError, TraceError
 from slurm_hadar.predict.attempts import Attempt, Attempts
 from slurm_hadar.predict.evaluate import Report, evaluate, refusal, train
@@ -45,6 +36,7 @@ from slurm_hadar.slurm.backend.select import choose
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.table import reference
+from slurm_hadar.units import span
 
 __all__ = ["predict"]
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import Number, console, facts_table, plain, printed, write_json, write_text
+from slurm_hadar.cli.common import Number, console, facts_table, printed, write_json, write_text
+from slurm_hadar.controller.words import plain
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT

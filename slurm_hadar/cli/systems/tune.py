@@ -11,16 +11,18 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import Number, console, facts_table, plain, write_json
+from slurm_hadar.cli.common import Number, console, facts_table, write_json
 from slurm_hadar.cli.systems.tune_table import Screenful, best_line, standing_line, standing_table, study_line
 from slurm_hadar.cluster.emulation import default_factors
+from slurm_hadar.controller.words import plain
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.fields import LONGEST_S, MOST_PAUSE_S
 from slurm_hadar.joblog import say
 from slurm_hadar.throughput.table import reference
+from slurm_hadar.tuning.allocation.allocator import Form, TuningPolicy
 from slurm_hadar.tuning.allocation.pool import GpuType, Limits, parse_pool
 from slurm_hadar.tuning.groups import read_groups
-from slurm_hadar.tuning.simulation.run import Form, TuningPolicy, TuningResult
+from slurm_hadar.tuning.simulation.run import TuningResult
 from slurm_hadar.tuning.simulation.run import simulate as run_simulation
 from slurm_hadar.units import lasting
 

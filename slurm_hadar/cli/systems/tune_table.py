@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from slurm_hadar.cli.common import cell, plain
+from slurm_hadar.cli.common import cell
+from slurm_hadar.controller.words import plain
 from slurm_hadar.units import lasting
 
 if TYPE_CHECKING:

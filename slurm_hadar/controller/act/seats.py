@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from slurm_hadar.controller.observe.company import on_gpus
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change, ChangeKind, fit
-from slurm_hadar.controller.steering.rules import NodeFacts
+from slurm_hadar.controller.steering.nodes import NodeFacts
 from slurm_hadar.policies.toolkit.shared_gpus.company import all_accept, keep_together, may_be_several
 from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
 from slurm_hadar.slurm.state import SlurmJob, SlurmNode

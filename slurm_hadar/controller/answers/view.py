@@ -19,7 +19,8 @@ from slurm_hadar.controller.answers.trends import Trend, trend_of
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.observe.company import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
-from slurm_hadar.controller.steering.rules import no_type, node_facts, pinned_reason, placement_of, unreadable
+from slurm_hadar.controller.steering.nodes import node_facts
+from slurm_hadar.controller.steering.rules import no_type, pinned_reason, placement_of, unreadable
 from slurm_hadar.controller.words import clock, in_words
 from slurm_hadar.errors import SlurmError, SlurmHidden, StoreError
 from slurm_hadar.model import EMPTY, Tier
@@ -28,9 +29,9 @@ from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
-    "TIERS", "Beat", "Line", "NodeView", "Picture", "TypeUse", "beat", "job_view", "journal_or_empty",
-    "live_view", "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "shown_lines",
-    "silence", "size_source", "type_use",
+    "TIERS", "Beat", "NodeView", "Picture", "TypeUse", "beat", "job_view", "journal_or_empty", "live_view",
+    "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "shown_lines", "silence",
+    "type_use",
 ]  # fmt: skip
 
 #: What the tier of a wait means, as the end of a sentence about the job.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.steering.bounds import node_room
-from slurm_hadar.controller.steering.rules import NodeFacts
+from slurm_hadar.controller.steering.nodes import NodeFacts
 from slurm_hadar.model import Job, Node, Tenant, in_steps
 from slurm_hadar.slurm.state import SlurmNode
 

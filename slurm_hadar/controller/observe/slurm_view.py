@@ -10,7 +10,7 @@ from typing import Any
 
 from slurm_hadar.comment import JobComment, read
 from slurm_hadar.controller.observe.company import companies
-from slurm_hadar.controller.steering.rules import NodeBook, node_facts
+from slurm_hadar.controller.steering.nodes import NodeBook, node_facts
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 
 __all__ = ["SlurmView"]

@@ -18,7 +18,6 @@ from slurm_hadar.controller.steering.nodes import (
     NodeFacts,
     constraint_known,
     groups_open,
-    node_facts,
     nodes_counted,
 )
 from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
@@ -27,14 +26,11 @@ from slurm_hadar.slurm.state import SlurmJob
 __all__ = [
     "LAUNCH_FAILED",
     "TRANSIENT_HOLDS",
-    "NodeBook",
-    "NodeFacts",
     "form_of",
     "gpus_asked",
     "may_relaunch",
     "may_retry",
     "no_type",
-    "node_facts",
     "out_of_scope",
     "pinned_reason",
     "placement_of",

@@ -41,9 +41,9 @@ def apart(environ: Mapping[str, str]) -> Path:
     has its own below it."""
     directory, job = Path(environ["HADAR_JOB_DIR"]), environ["HADAR_JOB_ID"]
     mine, below = (environ.get("SLURM_CLUSTER_NAME", ""), job), directory / job
-    if (owner := own.owner_of(below)) is not None and owner[:2] == mine:
+    if (owner := messages.owner_of(below)) is not None and owner[:2] == mine:
         return below
-    if (owner := own.owner_of(directory)) is None or owner[:2] == mine:
+    if (owner := messages.owner_of(directory)) is None or owner[:2] == mine:
         return directory
     say(f"HADAR_JOB_DIR {directory} has the files of job {owner.job}: those of this job go to {below}")
     return below
@@ -56,7 +56,7 @@ def set_aside_foreign(environ: Mapping[str, str], submitted: str) -> None:
     behind: what stands in its directory with another owner is an earlier job's, and is renamed.
     """
     directory = Path(environ["HADAR_JOB_DIR"])
-    mark, owner = directory / own.OWNER_FILE, _owner(environ, submitted)
+    mark, owner = directory / messages.OWNER_FILE, _owner(environ, submitted)
     try:
         if directory.exists() and not _is_owners(mark, owner, submitted):
             _set_aside(directory)
@@ -74,7 +74,7 @@ def set_aside_left_over(environ: Mapping[str, str], facts: JobFacts) -> None:
     runs that came so far, and Slurm's accounts, if there are any, have the time. Where neither tells, that is said.
     """
     job, directory = environ["HADAR_JOB_ID"], Path(environ["HADAR_JOB_DIR"])
-    if (owner := own.owner_of(directory)) is None:
+    if (owner := messages.owner_of(directory)) is None:
         return
     noted = owner.submitted
     if owner.job == job and owner.cluster in ("", environ.get("SLURM_CLUSTER_NAME", "")):
@@ -123,7 +123,7 @@ def _set_aside(directory: Path) -> None:
 
 def note_owner(environ: Mapping[str, str], submitted: str) -> None:
     """Write down whose the directory is; where that cannot be written, it is said."""
-    mark = Path(environ["HADAR_JOB_DIR"]) / own.OWNER_FILE
+    mark = Path(environ["HADAR_JOB_DIR"]) / messages.OWNER_FILE
     try:
         own.make(mark.parent)
         mark.write_text(_owner(environ, submitted))
@@ -158,7 +158,7 @@ def first_submitted(directory: Path) -> str | None:
     None where nothing is noted; raises OSError where that is not to be read.
     """
     try:
-        noted = (directory / own.OWNER_FILE).read_text().split()
+        noted = (directory / messages.OWNER_FILE).read_text().split()
     except FileNotFoundError:
         return None
     return noted[-1] if noted else None  # a full disk has left it empty

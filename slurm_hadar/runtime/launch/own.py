@@ -19,10 +19,10 @@ from pathlib import Path
 
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.messages import OWNER_FILE, Owner, owner_of
+from slurm_hadar.messages import owner_of
 
 __all__ = [
-    "OWNER_FILE", "Owner", "check_tree", "fault", "make", "owner_of", "place", "read_token", "token",
+    "check_tree", "fault", "make", "place", "read_token", "token",
 ]  # fmt: skip
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

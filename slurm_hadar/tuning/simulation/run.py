@@ -10,7 +10,7 @@ from slurm_hadar.tuning.allocation.pool import GpuType, Limits
 from slurm_hadar.tuning.allocation.widths import lower_bound_s
 from slurm_hadar.tuning.trials import Trial
 
-__all__ = ["Form", "TuningPolicy", "TuningResult", "lower_bound_s", "simulate"]
+__all__ = ["TuningResult", "simulate"]
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from slurm_hadar.controller.steering.bounds import (
     of_one_partition,
     unfit_reason,
 )
+from slurm_hadar.controller.steering.nodes import NodeBook
 from slurm_hadar.controller.steering.promises import Promises
 from slurm_hadar.controller.steering.rules import (
     TRANSIENT_HOLDS,
-    NodeBook,
     form_of,
     gpus_asked,
     pinned_reason,

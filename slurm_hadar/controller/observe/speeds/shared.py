@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.observe.speeds.shared_gpus import own_turns
-from slurm_hadar.controller.steering.rules import NodeBook
+from slurm_hadar.controller.steering.nodes import NodeBook
 from slurm_hadar.model import JobState
 from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
 from slurm_hadar.throughput.profiles import Needs, joined

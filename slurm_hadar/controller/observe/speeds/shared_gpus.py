@@ -14,7 +14,7 @@ from slurm_hadar.config import JobsSection, SharedBy, SharedGpus
 from slurm_hadar.controller.observe.company import companies, on_gpus
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
-from slurm_hadar.controller.steering.rules import NodeBook
+from slurm_hadar.controller.steering.nodes import NodeBook
 from slurm_hadar.model import MOST_SLOW_DOWN, Company, Job, JobState, Kept, Pairing, Snapshot
 from slurm_hadar.policies.toolkit.shared_gpus.company import duties_of, fits, shares_kept
 from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL

@@ -9,7 +9,7 @@ from slurm_hadar.controller.observe.company import on_gpus
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.observe.speeds.shared_gpus import most_taken
-from slurm_hadar.controller.steering.rules import NodeBook
+from slurm_hadar.controller.steering.nodes import NodeBook
 from slurm_hadar.model import Job
 from slurm_hadar.slurm.state import SlurmJob
 
