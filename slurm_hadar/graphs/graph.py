@@ -20,10 +20,8 @@ from dataclasses import dataclass
 
 from slurm_hadar.errors import GraphError
 
-__all__ = ["MOST_BUNDLES", "REFERENCE_GPU", "Bundle", "Edge", "JobGraph", "Stage", "data_parallel"]
+__all__ = ["MOST_BUNDLES", "Bundle", "Edge", "JobGraph", "Stage"]
 
-#: Compute times are those of this GPU.
-REFERENCE_GPU = "v100"
 #: Of one job; keeps a broken file from asking for a week of arithmetic.
 MOST_BUNDLES = 16_384
 
@@ -33,10 +31,10 @@ class Stage:
     """A part of the model, on one or several replicas.
 
     ``compute_s``: seconds that one replica computes, forward and backward, for its share of one micro-batch, on the
-    reference GPU. ``parameter_bytes``: gradients of one replica that the all-reduce sums. ``replicas``; ``width``: GPUs
-    of a replica (tensor parallelism). ``activation_bytes``: what the whole stage, all replicas together, sends to the
-    next one for a micro-batch; as much comes back as gradients. ``inside_bytes``: what the slowest link inside a bundle
-    carries for a micro-batch (tensor parallelism's own all-reduces).
+    reference GPU, a V100. ``parameter_bytes``: gradients of one replica that the all-reduce sums. ``replicas``;
+    ``width``: GPUs of a replica (tensor parallelism). ``activation_bytes``: what the whole stage, all replicas
+    together, sends to the next one for a micro-batch; as much comes back as gradients. ``inside_bytes``: what the
+    slowest link inside a bundle carries for a micro-batch (tensor parallelism's own all-reduces).
     """
 
     compute_s: float
@@ -155,11 +153,6 @@ class JobGraph:
         """Bytes on all edges together."""
         rings = sum(s.replicas * link for s, link in zip(self.stages, self.links, strict=True))
         return rings + sum(2.0 * s.activation_bytes * self.micro_batches for s in self.stages)
-
-
-def data_parallel(parameter_bytes: float, compute_s: float, workers: int) -> JobGraph:
-    """A job whose ``workers`` each hold the whole model and all-reduce its ``parameter_bytes`` every iteration."""
-    return JobGraph((Stage(compute_s, parameter_bytes, workers),))
 
 
 def _check(number: int, stage: Stage) -> None:

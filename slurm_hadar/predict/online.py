@@ -89,7 +89,6 @@ class OnlineForest(Online):
         self._samples: list[Sample] = []
         self._grown = -math.inf
         self._new = 0
-        self.forests = 0
 
     def learn(self, jobs: Sequence[HistoryJob], now: float) -> list[HistoryJob]:
         for job, past in walk(jobs):
@@ -101,7 +100,6 @@ class OnlineForest(Online):
         if self._new and len(self._samples) >= FEWEST and job.submit - self._grown >= self._every_s:
             self._forest.forest = grow(self._samples[-_MOST_SAMPLES:], self._trees, self._seed)
             self._grown, self._new = job.submit, 0
-            self.forests += 1
         return super().submitted(job)
 
     def _keep_features(self, job: Submission, past: Past) -> None:

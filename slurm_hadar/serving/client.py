@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from slurm_hadar.errors import ServingError
-from slurm_hadar.serving.tensors import DATATYPES, JSON_BYTES, NAMES, as_bytes, as_json, of_bytes, of_json, unmasked
+from slurm_hadar.serving.tensors import DATATYPES, JSON_BYTES, NAMES, as_bytes, of_bytes, of_json, unmasked
 
-__all__ = ["InferAnswer", "ServingClient", "binary_body", "outputs_of", "request_body", "trace_of"]
+__all__ = ["InferAnswer", "ServingClient", "binary_body", "outputs_of", "trace_of"]
 
 _WAIT_S = 60.0
 
@@ -46,25 +46,14 @@ def trace_of(parameters: Mapping[str, Any]) -> str:
     )
 
 
-def request_body(
-    inputs: Mapping[str, Any],
-    application: str = "",
-    deadline_ms: float | None = None,
-    late_costs: Mapping[float, float] | None = None,
-) -> dict[str, Any]:
-    """Of the Open Inference Protocol, from arrays. Raises ServingError for a type that it does not have."""
-    arrays = _arrays(inputs)
-    return {"inputs": as_json(arrays), "parameters": _parameters(application, deadline_ms, late_costs)}
-
-
 def binary_body(
     inputs: Mapping[str, Any],
     application: str = "",
     deadline_ms: float | None = None,
     late_costs: Mapping[float, float] | None = None,
 ) -> tuple[bytes, int]:
-    """As :func:`request_body`, with binary tensors, which have any float, and asking for such; and how much of it is
-    JSON."""
+    """Of the Open Inference Protocol, from arrays, with binary tensors, which have any float, and asking for such; and
+    how much of it is JSON. Raises ServingError for a type that the protocol does not have."""
     arrays = _arrays(inputs)
     tensors = [
         {"name": name, "datatype": NAMES[a.dtype], "shape": list(a.shape), "parameters": {"binary_data_size": a.nbytes}}

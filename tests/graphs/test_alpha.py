@@ -12,8 +12,9 @@ from benchmarks.mapping import Instance, assignments, cuts, random_graph, second
 from slurm_hadar.errors import GraphError
 from slurm_hadar.graphs.alpha import alpha, cut, times
 from slurm_hadar.graphs.bounds import alpha_max, alpha_min, rho
-from slurm_hadar.graphs.graph import JobGraph, Stage, data_parallel
+from slurm_hadar.graphs.graph import JobGraph, Stage
 from slurm_hadar.graphs.topology import Group, Topology
+from tests.graphs.parallel import data_parallel
 
 from .conftest import graphs
 

@@ -13,11 +13,12 @@ from slurm_hadar.graphs.alpha import alpha
 from slurm_hadar.graphs.bounds import alpha_max, alpha_min
 from slurm_hadar.graphs.factors import Fleet
 from slurm_hadar.graphs.files import graph_of
-from slurm_hadar.graphs.graph import JobGraph, Stage, data_parallel
+from slurm_hadar.graphs.graph import JobGraph, Stage
 from slurm_hadar.graphs.mapping import map_graph
 from slurm_hadar.graphs.network import Links, Network
 from slurm_hadar.graphs.topology import INSIDE_BYTES_S, OUTSIDE_BYTES_S, Topology
 from tests.graphs.conftest import graphs
+from tests.graphs.parallel import data_parallel
 
 HEAVY = data_parallel(4e8, 0.01, 4)
 FOUR = {f"n{i}": ("v100", 4) for i in range(4)}

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import GraphError
-from slurm_hadar.graphs.graph import MOST_BUNDLES, Bundle, Edge, JobGraph, Stage, data_parallel
+from slurm_hadar.graphs.graph import MOST_BUNDLES, Bundle, Edge, JobGraph, Stage
+from tests.graphs.parallel import data_parallel
 
 from .conftest import graphs
 

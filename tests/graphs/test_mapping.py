@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import GraphError
 from slurm_hadar.graphs.alpha import alpha, cut
 from slurm_hadar.graphs.bounds import every_placement
-from slurm_hadar.graphs.graph import JobGraph, Stage, data_parallel
+from slurm_hadar.graphs.graph import JobGraph, Stage
 from slurm_hadar.graphs.greedy import fits, heavy_edge, pack, pick_servers
 from slurm_hadar.graphs.mapping import map_graph
 from slurm_hadar.graphs.refine import refine
 from slurm_hadar.graphs.topology import Topology
+from tests.graphs.parallel import data_parallel
 from tests.profiles import examples
 
 from .conftest import assignments, edge_cut, graphs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import PredictionError
 from slurm_hadar.model import JobState
 from slurm_hadar.predict.evaluate import Training
-from slurm_hadar.predict.features import Past, walk
+from slurm_hadar.predict.features import Past, Sample, walk
+from slurm_hadar.predict.forest import Forest, grow
 from slurm_hadar.predict.history import HistoryJob, Submission, over
 from slurm_hadar.predict.online import Online, OnlineForest, named
 from slurm_hadar.predict.predictors import (
@@ -143,13 +145,25 @@ def test_online_is_what_walking_is(history: list[HistoryJob], predictor: Any) ->
     assert all(played[k] == pytest.approx(walked[k]) for k in walked)
 
 
-def test_the_forest_is_grown_again_as_time_goes_by(history: list[HistoryJob]) -> None:
+@pytest.fixture
+def forests(monkeypatch: pytest.MonkeyPatch) -> list[Forest]:
+    """All that are grown."""
+    grown: list[Forest] = []
+
+    def noted(samples: Sequence[Sample], trees: int, seed: int) -> Forest:
+        grown.append(grow(samples, trees, seed))
+        return grown[-1]
+
+    monkeypatch.setattr("slurm_hadar.predict.online.grow", noted)
+    return grown
+
+
+def test_the_forest_is_grown_again_as_time_goes_by(history: list[HistoryJob], forests: list[Forest]) -> None:
     """First by medians; then better than they are, by what has ended; the same every time."""
     jobs = history
-    online = OnlineForest(every_s=86400.0, trees=10)
-    played = _play(online, jobs)
+    played = _play(OnlineForest(every_s=86400.0, trees=10), jobs)
 
-    assert online.forests == 3  # after 40 ends, and a day and two days later
+    assert len(forests) == 3  # after 40 ends, and a day and two days later
     medians = _play(Online(GroupMedian()), jobs)
     assert [played[j.job_id] for j in jobs[:30]] == [medians[j.job_id] for j in jobs[:30]]
     assert sum(played[j.job_id] != medians[j.job_id] for j in jobs) > 250
@@ -161,11 +175,11 @@ def test_the_forest_is_grown_again_as_time_goes_by(history: list[HistoryJob]) ->
     assert off(played) < 1.1 * off(medians)
 
 
-def test_what_failed_teaches_nothing(history: list[HistoryJob]) -> None:
-    online = OnlineForest(trees=5)
-    _play(online, [replace(j, state=JobState.FAILED) for j in history[:60]])
+def test_what_failed_teaches_nothing(history: list[HistoryJob], forests: list[Forest]) -> None:
+    forest = OnlineForest(trees=5)
+    _play(forest, [replace(j, state=JobState.FAILED) for j in history[:60]])
 
-    assert online.past.row(ANN) is None and online.forests == 0
+    assert forest.past.row(ANN) is None and not forests
     with pytest.raises(PredictionError, match="must be above 0"):
         OnlineForest(every_s=0)
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.cli.main import hadar
 from slurm_hadar.errors import ConfigError, ServingError
-from slurm_hadar.serving.client import ServingClient, binary_body, outputs_of, request_body, trace_of
+from slurm_hadar.serving.client import ServingClient, binary_body, outputs_of, trace_of
 from slurm_hadar.serving.scheduling.request import MISS, Step
 from slurm_hadar.serving.server import run
 from slurm_hadar.serving.server.model import ModelInfo, TensorSpec, load_models
@@ -241,7 +241,7 @@ def _sent(array: Any, info: ModelInfo) -> tuple[bytes, ModelInfo, int]:
 
 def test_a_mask_is_not_sent_as_if_there_were_none() -> None:
     with pytest.raises(ServingError, match="x has masked elements"):
-        request_body({"x": np.ma.masked_less([1.0, 2.0], 2)})
+        binary_body({"x": np.ma.masked_less([1.0, 2.0], 2)})
 
 
 @pytest.mark.parametrize("name", [0, None, True, ["0"]])
@@ -297,9 +297,9 @@ def test_lists_as_deep_as_the_shape_or_flat() -> None:
 @pytest.mark.parametrize("late_costs", [{0: 2 / 3, 100: 1 / 6, 200: 1 / 6}, {1234567.5: 0.5, 1234568.5: 0.5}])
 def test_costs_arrive_as_the_client_has_them(late_costs: dict[float, float]) -> None:
     info = ModelInfo("m", (TensorSpec("x", "FP32", (1,)),), (TensorSpec("y", "FP32", (1,)),))
-    body = request_body({"x": np.zeros(1, np.float32)}, late_costs=late_costs)
+    body, json_bytes = binary_body({"x": np.zeros(1, np.float32)}, late_costs=late_costs)
 
-    asked = read_request(json.dumps(body).encode(), info)
+    asked = read_request(body, info, json_bytes)
 
     assert asked.steps == tuple(Step(after / 1e3, cost) for after, cost in late_costs.items())
 
@@ -402,12 +402,13 @@ def test_tensors_cross_processes(datatype: str, shape: tuple[int, ...]) -> None:
 def test_a_clients_body_is_what_the_server_reads() -> None:
     inputs = {"x": np.ones((1, 2), np.float32), "n": np.array([3], np.int8), "b": np.array([False])}
 
-    asked = read_request(json.dumps(request_body(inputs, "chat", 20, {0: 0.75, 500: 0.25})).encode(), INFO)
+    body, json_bytes = binary_body(inputs, "chat", 20, {0: 0.75, 500: 0.25})
+    asked = read_request(body, INFO, json_bytes)
 
     assert all((asked.inputs[name] == array).all() for name, array in inputs.items())
     assert asked.steps == (Step(0.0, 0.75), Step(0.5, 0.25))
     with pytest.raises(ServingError, match="is of type"):
-        request_body({"x": np.array(["text"])})
+        binary_body({"x": np.array(["text"])})
 
 
 def test_a_trace_in_words() -> None:

@@ -13,7 +13,7 @@ from slurm_hadar.serving.scheduling.distribution import Distribution, longest_of
 from slurm_hadar.serving.scheduling.heap import ScoreHeap
 from slurm_hadar.serving.scheduling.learning import Window
 from slurm_hadar.serving.scheduling.request import MISS, Request, Step
-from slurm_hadar.serving.scheduling.score import ScoreTable, binned_score
+from slurm_hadar.serving.scheduling.score import ScoreTable
 
 
 @pytest.mark.parametrize(("size", "mean"), [(1, 28), (2, 42.4), (4, 63.136), (8, 84.901), (16, 97.467)])
@@ -29,11 +29,6 @@ def test_the_score_of_atoms(now: float, deadline: float, score: float) -> None:
     table = ScoreTable(Distribution([10, 40, 100], [0.5, 0.3, 0.2]), 0.02)
 
     assert table.score(deadline - now) == pytest.approx(score, abs=5e-7)
-
-
-@pytest.mark.parametrize(("now", "score"), [(0, 0.006636), (50, 0.011396), (80, 0.014423)])
-def test_the_score_of_bins(now: float, score: float) -> None:
-    assert binned_score([5, 15, 50, 110], [0.5, 0.3, 0.2], 0.02, 120 - now) == pytest.approx(score, abs=5e-7)
 
 
 TIMES = st.lists(st.floats(0.001, 10.0), min_size=1, max_size=6)

@@ -25,12 +25,13 @@ import numpy as np
 import pytest
 
 from slurm_hadar.errors import ServingError
-from slurm_hadar.serving.client import ServingClient, request_body
+from slurm_hadar.serving.client import ServingClient
 from slurm_hadar.serving.load import run_load
 from slurm_hadar.serving.scheduling.request import Worker
 from slurm_hadar.serving.server.app import _Routes
 from slurm_hadar.serving.server.desk import _alike
 from slurm_hadar.serving.server.model import ModelInfo
+from slurm_hadar.serving.tensors import as_json
 from slurm_hadar.serving.trace import Intended
 
 MODELS = Path(__file__).parent / "models.py"
@@ -118,6 +119,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def _inputs(ms: float, *values: int) -> dict[str, Any]:
     return {"ms": np.array([ms], np.float32), "values": np.array(values, np.int64)}
+
+
+def _body(inputs: dict[str, Any], **parameters: float) -> dict[str, Any]:
+    return {"inputs": as_json(inputs), "parameters": parameters}
 
 
 def test_a_request_and_its_trace(server: Running) -> None:
@@ -232,7 +237,7 @@ def test_figures_for_prometheus(server: Running) -> None:
 def test_a_full_queue_is_said_at_once(server: Running) -> None:
     """And everybody gets one answer."""
     intended = [Intended(0.0, "long", 30.0)] * 40
-    found = run_load(server.url, "sleeper", intended, {"long": [request_body(_inputs(1000))]})
+    found = run_load(server.url, "sleeper", intended, {"long": [_body(_inputs(1000))]})
 
     statuses = [sent.status for sent in found.sent]
     assert set(statuses) == {200, 429}
@@ -244,7 +249,7 @@ def _abandoned(server: Running) -> int:
 
 
 def test_who_goes_leaves_the_queue(server: Running) -> None:
-    body = json.dumps(request_body(_inputs(2000)))
+    body = json.dumps(_body(_inputs(2000)))
     before = _abandoned(server)
     busy, goes = (http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S) for _ in range(2))
     busy.request("POST", "/v2/models/sleeper/infer", body)
@@ -373,7 +378,7 @@ def test_the_end_answers_whom_it_has_accepted() -> None:
 def test_the_end_waits_for_who_reads_slowly() -> None:
     """As long as for all who were accepted: an answer that is ready is still to be sent."""
     server = Running("--drain", "40s", function="Wide").ready()
-    body = json.dumps(request_body({"n": np.array([3_000_000])}, deadline_ms=PATIENT_MS))
+    body = json.dumps(_body({"n": np.array([3_000_000])}, deadline_ms=PATIENT_MS))
     reader = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
     reader.request("POST", "/v2/models/wide/infer", body)
     response = reader.getresponse()

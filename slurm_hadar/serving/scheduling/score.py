@@ -23,7 +23,7 @@ import numpy as np
 from slurm_hadar.serving.scheduling.distribution import Distribution
 from slurm_hadar.serving.scheduling.request import MISS, Step
 
-__all__ = ["ScoreTable", "binned_score"]
+__all__ = ["ScoreTable"]
 
 
 class ScoreTable:
@@ -57,16 +57,3 @@ class ScoreTable:
     def score(self, slack_s: float) -> float:
         """p, per second."""
         return math.exp(self.log_k(slack_s) - self.rate * slack_s)
-
-
-def binned_score(edges_s: Sequence[float], weights: Sequence[float], rate: float, slack_s: float) -> float:
-    """p with run times uniform within bins, whose edges ascend; cost 1 at the deadline. The partly covered bin makes
-    it alpha exp(b t) + beta, the form that iCBS's hull is for; the scheduler uses atoms instead."""
-    total = mean = 0.0
-    for low, high, weight in zip(edges_s, edges_s[1:], weights, strict=False):
-        mean += weight * (low + high) / 2.0
-        if slack_s > low:
-            reached = min(high, slack_s)
-            gain = math.exp(-rate * (slack_s - reached)) - math.exp(-rate * (slack_s - low))
-            total += weight * gain / (rate * (high - low))
-    return total / mean

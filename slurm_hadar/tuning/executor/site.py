@@ -35,10 +35,9 @@ class Site:
 
 @dataclass(frozen=True)
 class Sites:
-    """All that a tuner has. ``emulated``: there is no GPU, trials share the machine's CPUs."""
+    """All that a tuner has."""
 
     sites: tuple[Site, ...]
-    emulated: bool = False
     speeds: Mapping[str, float] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Site:
@@ -80,7 +79,7 @@ def sites_here(wanted: str | None, environ: Mapping[str, str]) -> Sites:
     for name, count in counts.items():
         sites.append(Site(name, name, tuple(range(first, first + count)), cpus=os.cpu_count() or 1))
         first += count
-    return Sites(tuple(sites), emulated=True)
+    return Sites(tuple(sites))
 
 
 def _number(text: str) -> int:

@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.graphs.factors import Fleet
-from slurm_hadar.graphs.graph import JobGraph, data_parallel
+from slurm_hadar.graphs.graph import JobGraph
 from slurm_hadar.graphs.network import Network
 from slurm_hadar.model import Form, Job, JobState, Node, Placement, Snapshot, Speed
 from slurm_hadar.policies import check_plan, get
 from slurm_hadar.testing.snapshots import carry_out, snapshots
+from tests.graphs.parallel import data_parallel
 
 NODES = tuple(Node(n, {"v100": 4}) for n in "ab")
 FLEET = Fleet(Network(outside=1.25e9), {n.name: ("v100", 4) for n in NODES})
