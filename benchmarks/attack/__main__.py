@@ -10,9 +10,7 @@ users whose deeds are drawn from the seed. Exit code 1 if anything did not hold.
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import click
 
 from benchmarks.attack.episode import Episode, Plan, play
 from benchmarks.attack.people import may_act_as_others
+from benchmarks.campaigns.episodes import play_all, verdict, violations
 
 
 @click.command()
@@ -35,19 +34,14 @@ def main(minutes: float, episodes: int | None, seed: int, seconds: float, report
     """Let hostile users loose on a real controller on a real private Slurm, and check what must hold."""
     if not may_act_as_others():
         raise click.ClickException("only root can act as several users; run this as root")
-    began = time.monotonic()
-    played: list[Episode] = []
-    while len(played) < episodes if episodes else time.monotonic() - began < 60 * minutes:
-        plan = Plan.of(seed + len(played), seconds)
+
+    def one(number: int, seed: int) -> Episode:
+        plan = Plan.of(seed, seconds)
         plug_in = "with" if plan.plugins else "without"
-        click.echo(
-            f"episode {len(played) + 1}, seed {plan.seed}: {plan.regime} rights, {plan.policy}, {plug_in} plug-in"
-        )
-        episode = play(plan, click.echo, keep.resolve())
-        played.append(episode)
-        click.echo(_one(episode))
-        if report is not None:
-            report.write_text(json.dumps(_summary(played), indent=1) + "\n")
+        click.echo(f"episode {number}, seed {plan.seed}: {plan.regime} rights, {plan.policy}, {plug_in} plug-in")
+        return play(plan, click.echo, keep.resolve())
+
+    played = play_all(one, _one, _summary, seed=seed, minutes=minutes, episodes=episodes, report=report)
     click.echo(_text(_summary(played)))
     sys.exit(1 if any(e.problems for e in played) else 0)
 
@@ -59,10 +53,7 @@ def _one(episode: Episode) -> str:
         f"{episode.longest_wait_s:g} s, controller started {episode.controller_starts} times; "
         f"{len(episode.problems)} violations"
     ]
-    lines += [f"  VIOLATION {p}" for p in episode.problems]
-    if episode.problems:
-        lines.append(f"  again: make attack SEED={episode.seed}; kept in {episode.kept}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *violations(episode, "attack")])
 
 
 def _summary(played: list[Episode]) -> dict[str, Any]:
@@ -93,14 +84,12 @@ def _text(summary: dict[str, Any]) -> str:
     ]
     if not summary["as_itself"]:
         lines.append("  the controller ran as root, only its calls to Slurm as its user, who can run no Python here")
-    where = f", in the episodes of seeds {', '.join(map(str, summary['violated_seeds']))}"
     lines.append(
         f"{summary['hours']:.2f} hours, {summary['episodes']} episodes, {summary['deeds']} deeds, "
         f"{summary['messages']} messages, {summary['honest']} honest jobs, {summary['changes']} changes sent to Slurm, "
         f"{summary['looks']} looks at the queue, longest wait beside a free GPU {summary['longest_wait_s']:g} s"
     )
-    lines.append(f"violations: {summary['violations']}{where if summary['violations'] else ''}")
-    return "\n".join(lines)
+    return "\n".join([*lines, verdict(summary)])
 
 
 if __name__ == "__main__":

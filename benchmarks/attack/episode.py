@@ -6,7 +6,6 @@ import contextlib
 import random
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -20,6 +19,7 @@ from benchmarks.attack.honest import Honest
 from benchmarks.attack.people import HOSTILE
 from benchmarks.attack.stage import REGIMES, Stage
 from benchmarks.attack.watch import Watch, check_honest, check_words
+from benchmarks.campaigns.episodes import scratch
 from slurm_hadar.errors import SlurmError
 
 __all__ = ["Episode", "Plan", "play"]
@@ -83,15 +83,10 @@ def play(plan: Plan, say: Callable[[str], None], keep: Path | None = None) -> Ep
     """Play one episode. Where something did not hold, its folder is kept below ``keep`` to be looked at."""
     began = time.monotonic()
     episode = Episode(plan.seed, plan.regime, plan.policy, plan.plugins)
-    folder = Path(tempfile.mkdtemp(prefix="hat-", dir="/tmp"))
-    folder.chmod(0o755)
-    try:
-        with Stage(folder, plan.regime, plan.policy, plan.plugins) as stage:
-            _play(stage, plan, episode, say)
-            if episode.problems and keep is not None:
-                episode.kept = str(_keep(stage, keep / f"seed-{plan.seed}"))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch("hat-") as folder, Stage(folder, plan.regime, plan.policy, plan.plugins) as stage:
+        _play(stage, plan, episode, say)
+        if episode.problems and keep is not None:
+            episode.kept = str(_keep(stage, keep / f"seed-{plan.seed}"))
     episode.seconds = time.monotonic() - began
     return episode
 

@@ -9,15 +9,14 @@ jobs with known results, and faults whose schedule is a function of the seed. Ex
 
 from __future__ import annotations
 
-import json
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 
+from benchmarks.campaigns.episodes import play_all, verdict, violations
 from benchmarks.chaos.episode import Episode, Plan, play
 from benchmarks.chaos.schedule import KINDS
 
@@ -43,16 +42,13 @@ def main(
     keep: Path,
 ) -> None:
     """Break a real controller on a real private Slurm, and check what must hold."""
-    began = time.monotonic()
-    played: list[Episode] = []
-    while len(played) < episodes if episodes else time.monotonic() - began < 60 * minutes:
-        plan = Plan.of(seed + len(played), seconds, faults, kinds or tuple(KINDS))
-        click.echo(f"episode {len(played) + 1}, seed {plan.seed}, policy {plan.policy}")
-        episode = play(plan, click.echo, keep.resolve())
-        played.append(episode)
-        click.echo(_one(episode))
-        if report is not None:
-            report.write_text(json.dumps(_summary(played), indent=1) + "\n")
+
+    def one(number: int, seed: int) -> Episode:
+        plan = Plan.of(seed, seconds, faults, kinds or tuple(KINDS))
+        click.echo(f"episode {number}, seed {plan.seed}, policy {plan.policy}")
+        return play(plan, click.echo, keep.resolve())
+
+    played = play_all(one, _one, _summary, seed=seed, minutes=minutes, episodes=episodes, report=report)
     click.echo(_text(_summary(played)))
     sys.exit(1 if any(e.problems for e in played) else 0)
 
@@ -64,10 +60,7 @@ def _one(episode: Episode) -> str:
         f"jobs completed, {episode.restarts} restarts, {episode.changes} changes sent, controller started "
         f"{episode.controller_starts} times{ends}; {len(episode.problems)} violations"
     ]
-    lines += [f"  VIOLATION {p}" for p in episode.problems]
-    if episode.problems:
-        lines.append(f"  again: make chaos SEED={episode.seed}; kept in {episode.kept}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *violations(episode, "chaos")])
 
 
 def _summary(played: list[Episode]) -> dict[str, Any]:
@@ -100,9 +93,7 @@ def _text(summary: dict[str, Any]) -> str:
         lines.append("  disks were not filled: mounting small ones needs root")
     if not summary["fake_clock"]:
         lines.append("  the clock did not jump: libfaketime is not installed (apt-get install libfaketime)")
-    where = f", in the episodes of seeds {', '.join(map(str, summary['violated_seeds']))}"
-    lines.append(f"violations: {summary['violations']}{where if summary['violations'] else ''}")
-    return "\n".join(lines)
+    return "\n".join([*lines, verdict(summary)])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import shutil
 import signal
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.campaigns.episodes import scratch
 from benchmarks.campaigns.sent import check_log, unexplained
 from benchmarks.chaos.inject import Injector
 from benchmarks.chaos.jobs import submit_all
@@ -81,15 +81,10 @@ def play(plan: Plan, say: Callable[[str], None], keep: Path | None = None) -> Ep
     """Play one episode. Where something did not hold, its folder is kept below ``keep`` to be looked at."""
     began = time.monotonic()
     episode = Episode(plan.seed, plan.policy)
-    folder = Path(tempfile.mkdtemp(prefix="hch-", dir="/tmp"))
-    folder.chmod(0o755)
-    try:
-        with Stage(folder, plan.policy) as stage:
-            _play(stage, plan, episode, say)
-            if episode.problems and keep is not None:
-                episode.kept = str(_keep(stage, keep / f"seed-{plan.seed}"))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch("hch-") as folder, Stage(folder, plan.policy) as stage:
+        _play(stage, plan, episode, say)
+        if episode.problems and keep is not None:
+            episode.kept = str(_keep(stage, keep / f"seed-{plan.seed}"))
     episode.seconds = time.monotonic() - began
     return episode
 

@@ -134,14 +134,11 @@ class Reader(Summaries):
 
     def decisions_since(self, since: float) -> list[dict[str, Any]]:
         """Decisions about all jobs from ``since`` on, oldest first, each with the ``mode`` of its round."""
-        found = self._rows(
+        return self._decisions(
             "SELECT d.time, d.job_id, d.kind, d.old, d.new, d.why, r.mode FROM decisions d JOIN rounds r USING (round) "
             "WHERE d.time >= ? ORDER BY d.time, d.rowid",
             (since,),
         )
-        for entry in found:
-            entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
-        return found
 
     def jobs_since(self, since: float) -> list[JobRecord]:
         """Records of jobs that had not ended at ``since``, in order of arrival."""
@@ -155,15 +152,13 @@ class Reader(Summaries):
         reason as before has one decision for that, and another of the last round where its words are others by now."""
         args = (job_id, self._since(job_id))
         events = self._rows("SELECT round, time, event, why FROM events WHERE job_id = ? AND time >= ?", args)
-        decisions = self._rows(
+        decisions = self._decisions(
             "SELECT d.round, d.time, r.mode, kind, old, new, why, price, payoff FROM decisions d "
             "LEFT JOIN rounds r USING (round) WHERE job_id = ? AND d.time >= ? ORDER BY d.time, d.rowid",
             args,
         )
         told = "SELECT round, time, command, outcome, detail FROM writes WHERE job_id = ? AND time >= ?"
         writes = self._rows(told, args)
-        for entry in decisions:
-            entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         decisions += self._waits_still(job_id, decisions[-1:])
         return sorted(events + decisions + writes, key=lambda e: (e["time"], "event" not in e, "command" in e))
 
@@ -346,12 +341,16 @@ class Reader(Summaries):
 
     def last_moves(self, last: int = 10) -> list[dict[str, Any]]:
         """The last decisions to start, move or stop a job, the newest first, each with the ``mode`` of its round."""
-        found = self._rows(
+        return self._decisions(
             "SELECT d.round, d.time, d.job_id, d.kind, d.old, d.new, d.why, d.price, d.payoff, r.mode FROM decisions d "
             "LEFT JOIN rounds r USING (round) WHERE d.kind IN ('start', 'move', 'preempt') "
             "ORDER BY d.time DESC, d.rowid DESC LIMIT ?",
             (last,),
         )
+
+    def _decisions(self, sql: str, args: tuple[Any, ...]) -> list[dict[str, Any]]:
+        """Rows with the placements of before and after."""
+        found = self._rows(sql, args)
         for entry in found:
             entry.update(old=row_object(entry["old"]) or {}, new=row_object(entry["new"]) or {})
         return found
