@@ -34,3 +34,7 @@ def report(bench: Any, job: str, kind: str = "report", restart: int = 0, **field
     seq = time.time_ns() // 1000
     bench.slurm.vouch(job)
     bench.book.ingest(Report(kind, job, restart, seq, "a" * 64, time.time(), "v100-1", **fields))
+
+
+def eligible_in(bench: Any, job: str) -> float:
+    return bench.slurm.jobs[job].eligible - time.time()

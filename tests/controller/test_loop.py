@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -13,13 +12,8 @@ import pytest
 from slurm_hadar.controller.loop import RoundResult
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.errors import SlurmParseError, SlurmUnavailable
-from slurm_hadar.model import JobState, Placement, Plan, Snapshot, Tier, Wait
-from slurm_hadar.policies.base import Policy
-from tests.controller.scripted import MODEL, Scripted, report
-
-
-def eligible_in(bench: Any, job: str) -> float:
-    return bench.slurm.jobs[job].eligible - time.time()
+from slurm_hadar.model import JobState, Placement
+from tests.controller.scripted import MODEL, Scripted, eligible_in, report
 
 
 def test_a_waiting_job_is_started_where_planned(bench: Any) -> None:
@@ -263,123 +257,6 @@ def test_nonsense_from_slurm_skips_the_round(bench: Any, monkeypatch: pytest.Mon
     assert b.slurm.batches == []
 
 
-def test_a_policy_that_breaks_the_contract_is_not_obeyed(bench: Any) -> None:
-    """More GPUs than there are: nothing is done, and the round says why."""
-    b = bench()
-    b.slurm.submit(gpus=3, comment=MODEL)
-
-    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 3}})).run_round()
-
-    assert b.slurm.batches == []
-    assert "broke its contract" in result.record.note
-
-
-class _Ends(Scripted):
-    """Fails in a way that no defect of ours does."""
-
-    def allocate(self, snapshot: Any) -> Any:
-        del snapshot
-        raise SystemExit(3)
-
-
-def test_where_a_policy_fails_nobody_is_said_to_be_stopped(bench: Any) -> None:
-    """Jobs go on as they are, and those that wait are told why."""
-    b = bench()
-    runs, waits = b.slurm.submit(1, MODEL), b.slurm.submit(4, MODEL)
-    b.slurm.start(runs, "v100-1")
-
-    result = b.new_controller(policy=_Ends()).run_round()
-
-    assert b.slurm.batches == [] and result.record.preemptions == 0
-    assert "policy scripted failed: SystemExit(3)" in result.record.note
-    told = {d["job_id"]: d["kind"] for d in b.journal.decisions_since(0.0)}
-    assert told.get(runs, "stay") == "stay" and told.get(waits) == "wait"
-    assert "policy scripted failed" in b.journal.waits()[waits]["why"]
-
-
-def test_a_new_controller_knows_what_the_old_one_steered(bench: Any) -> None:
-    """Killed after a placement, the next start does not take our node list for the owner's."""
-    b = bench({"v100-1": ("v100", 1), "k80-1": ("k80", 1)})
-    job = b.slurm.submit(gpus=1, comment=MODEL + ",ckpt=yes")
-    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 1}})).run_round()
-    assert b.slurm.jobs[job].req_nodes == ("k80-1",)
-
-    b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 1}})).run_round()
-
-    assert b.slurm.jobs[job].nodes == ("v100-1",)
-
-
-class Killed(BaseException):
-    """Ends the controller between a write and whatever it would do next."""
-
-
-def killed_after_writing(bench: Any, controller: Any) -> None:
-    """One round that ends with its first batch of writes, as by SIGKILL: nothing of it is remembered."""
-    write, save = bench.slurm.write, bench.journal.save_jobs
-
-    def die(writes: Any) -> None:
-        write(writes)
-        bench.journal.save_jobs = lambda _records: None
-        raise Killed
-
-    bench.slurm.write = die
-    with pytest.raises(Killed):
-        controller.run_round()
-    bench.slurm.write, bench.journal.save_jobs = write, save
-
-
-def test_killed_after_a_lease(bench: Any) -> None:
-    """The next controller takes the start time for its own, not for the owner's wish, and starts the job."""
-    b = bench()
-    job = b.slurm.submit(gpus=2, comment=MODEL)
-    killed_after_writing(b, b.new_controller(policy=Scripted()))
-    assert eligible_in(b, job) > 10
-
-    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 2}})).run_round()
-
-    assert b.slurm.jobs[job].nodes == ("k80-1",)
-
-
-def test_killed_after_a_requeue(bench: Any) -> None:
-    """Planned for the very nodes it had, the job does not wait for the end of Slurm's delay of two minutes."""
-    b = bench()
-    job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
-    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 2}})).run_round()
-    killed_after_writing(b, b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})))
-    assert eligible_in(b, job) > 100 and b.slurm.jobs[job].req_nodes == ("k80-1",)
-
-    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 2}})).run_round()
-
-    assert b.slurm.jobs[job].nodes == ("k80-1",)
-
-
-def test_a_restart_that_slurmctld_forgot_in_a_crash(bench: Any) -> None:
-    """The job is known still, with its first arrival, and its node list is ours."""
-    b = bench()
-    job = b.slurm.submit(gpus=2, comment=MODEL + ",ckpt=yes")
-    b.new_controller(policy=Scripted(j1={"k80-1": {"k80": 2}})).run_round()
-    before = b.slurm.jobs[job]
-    b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
-    arrival = b.journal.load_jobs()[job].arrival
-    b.slurm.jobs[job] = before
-
-    result = b.new_controller(policy=Scripted(j1={"v100-1": {"v100": 2}})).run_round()
-
-    assert b.slurm.jobs[job].nodes == ("v100-1",) and result.record.moves == 1
-    assert b.journal.load_jobs()[job].arrival == arrival
-
-
-def test_a_lost_journal_pins_what_it_cannot_tell(bench: Any) -> None:
-    """Without memory a steered pending job is left to Slurm, never lost; its lease runs out by itself."""
-    b = bench()
-    job = b.slurm.submit(gpus=2, comment=MODEL, req_nodes=("v100-1",))
-
-    b.controller.run_round()
-
-    assert not any(w.verb == "update" for batch in b.slurm.batches for w in batch)
-    assert "asks for nodes by name" in b.journal.wait(job)["why"]
-
-
 def test_attained_service_counts_once(bench: Any) -> None:
     """GPU-seconds are booked from the start of the run, whoever looks and how often."""
     b = bench()
@@ -409,25 +286,6 @@ def test_measured_speeds_are_filed(bench: Any) -> None:
     result = b.controller.run_round()
 
     assert result.seen.snapshot.job[job].speeds["v100"].steps_per_s == pytest.approx(7.0)
-
-
-def test_a_restart_between_two_rounds_loses_no_count(bench: Any) -> None:
-    """The checkpoint of the run that is over counts, even if the next run has reported already."""
-    b = bench()
-    job = b.slurm.submit(gpus=2, comment=MODEL)
-    b.slurm.start(job, "v100-1")
-    report(b, job, "hello", resumable=True, steps=10)
-    b.controller.run_round()
-    report(b, job, "saved", resumable=True, steps=50, saved_step=50)
-    report(b, job, "hello", restart=1, resumable=True, steps=50)
-    b.slurm.jobs[job] = replace(b.slurm.jobs[job], restarts=1)
-
-    b.controller.run_round()
-
-    record = b.journal.load_jobs()[job]
-    assert (record.lost_steps, record.saved_step, record.steps) == (0.0, 50, 50)
-    told = [e["why"] for e in b.journal.history(job) if e.get("event") == "restart"]
-    assert told == ["run 2 from its checkpoint at step 50"]
 
 
 def test_a_run_that_cannot_use_its_checkpoint_is_told_of_once(bench: Any) -> None:
@@ -474,43 +332,6 @@ def test_a_restart_without_a_checkpoint_is_told_with_what_it_costs(bench: Any) -
     assert not [e for e in b.journal.history(other) if "event" in e]
 
 
-class Counting(Policy):
-    """Remembers how many rounds it has decided."""
-
-    name = "counting"
-
-    def allocate(self, snapshot: Any) -> Any:
-        waits = {j.job_id: Wait(Tier.POLICY, "told to wait") for j in snapshot.steerable_jobs}
-        return Plan(self.name, {}, waits, memory={"rounds": snapshot.memory.get("rounds", 0) + 1})
-
-
-def test_a_policy_is_given_its_memory_back(bench: Any) -> None:
-    """From round to round, after a restart too; not that of another policy or of other parameters."""
-    b = bench()
-    told = ("policy.name=counting",)
-    first = b.new_controller(*told, policy=Counting())
-    first.run_round()
-    second = first.run_round()
-
-    restarted = b.new_controller(*told, policy=Counting()).run_round()
-    with_parameters = b.new_controller(*told, "policy.params.x=1", policy=Counting()).run_round()
-
-    assert [r.plan.memory["rounds"] for r in (second, restarted, with_parameters)] == [2, 3, 1]
-
-
-def test_a_memory_that_is_no_json_costs_a_warning(
-    bench: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The controller goes on; only a restart loses it."""
-    b = bench()
-    policy = Counting()
-    monkeypatch.setattr(policy, "allocate", lambda _snapshot: Plan("counting", memory={"now": object()}))
-
-    result = b.new_controller(policy=policy).run_round()
-
-    assert result.record.note == "" and "cannot be written as JSON" in caplog.text
-
-
 def test_moves_for_the_same_reason_are_all_recorded(bench: Any) -> None:
     """To and fro between equal nodes: the reason reads the same each time, and each move is in the history."""
     b = bench({f"v100-{i}": ("v100", 1) for i in (1, 2, 3)})
@@ -523,39 +344,6 @@ def test_moves_for_the_same_reason_are_all_recorded(bench: Any) -> None:
 
     history = [(e["kind"], list(e["old"]), list(e["new"])) for e in b.journal.history(job) if "kind" in e]
     assert history == [("start", [], ["v100-1"]), ("move", ["v100-1"], ["v100-2"]), ("move", ["v100-2"], ["v100-3"])]
-
-
-def test_the_end_does_not_wait_for_a_policy_that_never_returns(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    b = bench()
-    policy = Counting()
-    controller = b.new_controller(policy=policy)
-
-    def allocate(_snapshot: Snapshot) -> Plan:
-        controller.stop()  # as the handler of SIGTERM does, within the policy's own loop
-        raise AssertionError("the policy goes on")
-
-    monkeypatch.setattr(policy, "allocate", allocate)
-    controller.run()
-
-    assert "the end was asked for while counting decided" in b.journal.rounds(1)[0]["note"]
-
-
-def test_the_end_asked_for_by_another_thread_waits_for_the_policy(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    b = bench()
-    policy = Counting()
-    controller = b.new_controller(policy=policy)
-    decide = policy.allocate
-
-    def allocate(snapshot: Snapshot) -> Plan:
-        other = threading.Thread(target=controller.stop)
-        other.start()
-        other.join()
-        return decide(snapshot)
-
-    monkeypatch.setattr(policy, "allocate", allocate)
-    controller.run()
-
-    assert b.journal.rounds(1)[0]["note"] == ""
 
 
 def test_nothing_of_a_round_is_kept_until_the_next(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import os
-import socket
 import sqlite3
-import threading
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,23 +13,16 @@ import pytest
 
 from slurm_hadar.config import load
 from slurm_hadar.controller import slurm_cluster
-from slurm_hadar.controller.agents.channel import Channel
-from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.peek import as_given
 from slurm_hadar.controller.journal.best_effort import BestEffort
-from slurm_hadar.controller.safety.lock import ScopeLock
-from slurm_hadar.errors import ConfigError, SlurmUnavailable, StoreError
+from slurm_hadar.errors import SlurmUnavailable, StoreError
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState
-from slurm_hadar.service.metrics import Metrics
-from slurm_hadar.service.reload import NEEDS_RESTART, compare
 from slurm_hadar.service.service import Service
 from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.backend.watched import WatchedBackend
-from slurm_hadar.slurm.state import Daemon
 from slurm_hadar.testing.fake_slurm import FakeSlurm
-
-from .conftest import MODEL, Site
+from tests.service.conftest import MODEL, Site
 
 
 def moved_by_lose(site: Site) -> str:
@@ -109,215 +96,6 @@ class TestAudit:
         assert site.audit()[-1]["why"] == "RuntimeError: boom"
 
 
-class TestReload:
-    """SIGHUP, as the loop's idle moments take it."""
-
-    def reload(self, site: Site, service: Service, text: str) -> None:
-        site.file.write_text(text)
-        service.reload_soon()
-        service.idle()
-
-    def test_what_can_change_changes_at_the_next_round(self, site: Site) -> None:
-        """Mode, policy and guard are those of the file from the next round on."""
-        job = site.slurm.submit(gpus=2, comment=MODEL)
-        with site.service("controller.round_s=2") as service:
-            self.reload(site, service, '[policy]\nname = "fifo"\n[partitions.all]\nmode = "observe"\n')
-            result = service.round()
-            assert (result.record.policy, result.record.writes) == ("fifo", 0)
-            assert site.slurm.jobs[job].state is JobState.PENDING
-            self.reload(site, service, '[guard]\nexempt_users = ["alice"]\n')
-            result = service.round()
-            assert result.record.policy == "hadar" and result.record.steered == 0
-            self.reload(site, service, "")
-            service.round()
-        assert site.slurm.jobs[job].nodes == ("v100-1",)
-        changes = [e["changed"] for e in site.audit() if e["event"] == "config"]
-        assert changes[0] == {"policy.name": ["hadar", "fifo"], "partitions.all.mode": [None, "observe"]}
-        assert changes[2] == {"guard.exempt_users": [["alice"], []]}
-
-    @pytest.mark.parametrize(
-        ("text", "named"),
-        [
-            ('[controller]\nha = "both"\n', "'primary' or 'any'"),
-            ("[controller\n", "not valid TOML"),
-            ('[policy]\nname = "best"\n', "best"),
-            ('[policy]\nparams = {objective = "luck"}\n', "luck"),
-            ("[guard]\nmax_preemption = 3\n", "unknown key guard.max_preemption"),
-        ],
-    )
-    def test_a_wrong_one_leaves_the_old_one(
-        self,
-        site: Site,
-        metrics_of: Callable[[Service], Callable[..., float | None]],
-        caplog: pytest.LogCaptureFixture,
-        text: str,
-        named: str,
-    ) -> None:
-        """One clear line in log, status and audit log, a metric, and rounds that go on as before."""
-        site.slurm.submit(gpus=2, comment=MODEL)
-        with site.service() as service:
-            with caplog.at_level(logging.INFO):
-                self.reload(site, service, text)
-            (line,) = [m for m in caplog.messages if "not reloaded" in m]
-            assert named in line and "\n" not in line and "the old one goes on" in line
-            assert service.round().record.starts == 1
-            assert named in service._status()  # noqa: SLF001 a service keeps it to itself
-            assert metrics_of(service)("hadar_config_reload_ok") == 0
-            self.reload(site, service, "")
-            assert "not reloaded" not in service._status() and metrics_of(service)("hadar_config_reload_ok") == 1  # noqa: SLF001 a service keeps it to itself
-        assert [("fault" in e) for e in site.audit() if e["event"] == "config"] == [True, False]
-
-    def test_what_needs_a_restart_is_named_and_stays(self, site: Site) -> None:
-        """The part of the file that can be had is taken."""
-        with site.service() as service:
-            self.reload(site, service, '[slurm]\nbackend = "cli"\ntimeout_s = 5\n[jobs]\nlose_progress = true\n')
-            assert service._config.slurm.backend == "auto" and service._config.jobs.lose_progress  # noqa: SLF001 a service keeps it to itself
-            assert "needs a restart: slurm.backend, slurm.timeout_s" in service._status()  # noqa: SLF001 a service keeps it to itself
-
-    def test_every_setting_is_live_or_named(self, site: Site) -> None:
-        """The list of what needs a restart names settings that there are."""
-        keys = set(site.config().flat())
-        for fixed in NEEDS_RESTART:
-            assert fixed in keys or any(k.startswith(f"{fixed}.") for k in keys)
-        assert not compare(site.config(), site.config()).changed
-
-    def test_a_shorter_round_shortens_the_wait_at_work(self, site: Site, poll: Callable[..., Any]) -> None:
-        """The daemon that waits for a round of an hour goes on at once when a round is a second."""
-        running: list[Service] = []
-
-        def daemon() -> None:
-            with Service(site.config("controller.round_s=3600"), site.config, site.rounds.append) as service:
-                running.append(service)
-                service.run()
-
-        thread = threading.Thread(target=daemon)
-        thread.start()
-        poll(lambda: len(site.rounds) == 1)
-        running[0].reload_soon()
-        poll(lambda: len(site.rounds) >= 2)
-        running[0].stop()
-        thread.join(30)
-        assert not thread.is_alive()
-
-
-class TestMetrics:
-    """What Prometheus sees."""
-
-    def test_rounds_jobs_and_gpus(
-        self, site: Site, metrics_of: Callable[[Service], Callable[..., float | None]]
-    ) -> None:
-        site.slurm.submit(gpus=2, comment=MODEL)
-        site.slurm.submit(gpus=1, comment="")
-        with site.service() as service:
-            service.round()
-            told = metrics_of(service)
-            assert told("hadar_rounds_total", result="done") == 1 and told("hadar_rounds_total", result="skipped") == 0
-            assert told("hadar_mode", mode="act") == 1 and told("hadar_mode", mode="observe") == 0
-            assert told("hadar_policy", policy="hadar") == 1
-            assert told("hadar_changes_total", kind="start") == 1 and told("hadar_writes_total", outcome="ok") == 1
-            assert told("hadar_jobs", state="pending", steered="yes") == 1
-            assert told("hadar_jobs", state="pending", steered="no") == 1
-            assert told("hadar_gpus", gpu_type="v100") == 2 and told("hadar_gpus_held", gpu_type="v100") == 0
-            assert (
-                told("hadar_slurm_calls_total", call="write") == 1 and told("hadar_slurm_calls_total", call="read") == 1
-            )
-            assert told("hadar_throughput_coverage_ratio") == 0
-            service.round()
-            assert told("hadar_gpus_held", gpu_type="v100") == 2 and told("hadar_gpus_available", gpu_type="k80") == 2
-            assert told("hadar_jobs", state="running", steered="yes") == 1
-            assert told("hadar_jobs", state="pending", steered="yes") == 0
-            assert time.time() - told("hadar_last_round_timestamp_seconds") < 3600
-            site.slurm.away = True
-            service.round()
-            assert told("hadar_rounds_total", result="skipped") == 1
-            assert told("hadar_slurm_call_failures_total", call="read") == 1
-
-    def test_measured_speeds(self, site: Site, metrics_of: Callable[[Service], Callable[..., float | None]]) -> None:
-        """Coverage counts what was measured on exactly that type; the error is of what was estimated first."""
-        job = site.slurm.submit(gpus=2, comment=MODEL)
-        with site.service() as service:
-            service.round()
-            report = Report("report", job, 0, 1, "a" * 64, time.time(), "v100-1", steps=10, steps_per_s=3.0)
-            site.slurm.vouch(job)
-            service._assembly.parts.book.ingest(report)  # noqa: SLF001 a service keeps it to itself
-            service.round()
-            service.round()
-            told = metrics_of(service)
-            assert told("hadar_throughput_coverage_ratio") == 0.5
-            assert told("hadar_estimate_error_ratio", gpu_type="v100") > 0
-            assert told("hadar_channel_messages_total", result="accepted") == 1
-
-    def test_served_to_prometheus(self, site: Site) -> None:
-        """At the address of the configuration, in Prometheus' own text."""
-        with site.service() as service:
-            port = service._metrics.serve("127.0.0.1:0")  # noqa: SLF001 a service keeps it to itself
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-                text = answer.read().decode()
-        assert "hadar_config_reload_ok 1.0" in text and 'hadar_build_info{version="' in text
-        assert "_created" not in text
-
-    def test_an_address_that_is_taken_is_refused(self, site: Site) -> None:
-        """The daemon does not start half: one line names the setting."""
-        with socket.create_server(("127.0.0.1", 0)) as other:
-            address = f"127.0.0.1:{other.getsockname()[1]}"
-            with pytest.raises(ConfigError, match=rf"metrics\.listen = '{address}' cannot be had: .* in use"):
-                site.service(f"metrics.listen={address}")
-        with pytest.raises(ConfigError, match=r"metrics\.listen = 'a\.\.b:9' cannot be had: "):
-            Metrics().serve("a..b:9")
-        for _ in range(2):  # nothing was left locked, and the end gives the address back
-            with site.service(f"metrics.listen={address}") as service:
-                service.round()
-
-    def test_idle_connections_take_no_threads_and_keep_nobody_out(self, site: Site) -> None:
-        """Any user of the host may open them; each was a thread for as long as it stood."""
-        with site.service() as service, contextlib.ExitStack() as idle:
-            port = service._metrics.serve("127.0.0.1:0")  # noqa: SLF001 a service keeps it to itself
-            before = threading.active_count()
-            for _ in range(200):
-                idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-                assert b"hadar_config_reload_ok 1.0" in answer.read()
-            assert threading.active_count() <= before + 8
-
-    def test_silent_or_garbled_connections_end(
-        self, site: Site, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        """Also after half of a head; and nothing is printed of them."""
-        monkeypatch.setattr("slurm_hadar.service.scrapes._WAIT_S", 0.2)
-        with site.service() as service:
-            port = service._metrics.serve("127.0.0.1:0")  # noqa: SLF001 a service keeps it to itself
-            for said in (b"", b"GET /metrics HTTP/1.1\r\nHost: x", b"GET http://[ HTTP/1.0\r\n\r\n", b"\0\n"):
-                with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
-                    client.sendall(said)
-                    while client.recv(4096):
-                        pass
-        assert "Traceback" not in capfd.readouterr().err
-
-    def test_rounds_out_of_cron_count_on(self, site: Site, tmp_path: Path) -> None:
-        """Each process takes over the counters of the file that the one before has left."""
-        file = tmp_path / "hadar.prom"
-        for _ in range(3):
-            site.slurm.submit(gpus=1, comment=f"{MODEL},ckpt=yes")
-            with site.service(f"metrics.textfile={file}", once=True) as service:
-                service.round()
-        text = file.read_text()
-        assert 'hadar_rounds_total{result="done"} 3.0' in text and 'hadar_changes_total{kind="start"} 3.0' in text
-        assert file.stat().st_mode & 0o777 == 0o644
-        assert [p.name for p in tmp_path.glob("hadar.prom*")] == ["hadar.prom"]
-
-    def test_a_file_that_is_not_ours_or_cannot_be_written(self, site: Site, tmp_path: Path) -> None:
-        """Counters begin at 0; a directory that is not there costs a line, not the round."""
-        file = tmp_path / "hadar.prom"
-        counter = 'hadar_rounds_total{result="done"} '
-        for text in ("{{{ no metrics", *(f"# TYPE hadar_rounds_total counter\n{counter}{n}\n" for n in ("-5", "NaN"))):
-            file.write_text(text)
-            with site.service(f"metrics.textfile={file}", once=True) as service:
-                service.round()
-            assert f"{counter}1.0" in file.read_text()
-        with site.service(f"metrics.textfile={tmp_path}/gone/hadar.prom", once=True) as service:
-            assert service.round().plan is not None
-
-
 class TestHooks:
     """Who is told that a job was moved."""
 
@@ -342,116 +120,6 @@ class TestHooks:
         with site.service(f"hooks.moved=touch {tmp_path}/told", once=True) as service:
             service.round()
         assert not (tmp_path / "told").exists()
-
-
-class TestStandby:
-    """One controller on each slurmctld's host; the one whose slurmctld acts, acts."""
-
-    def test_the_backup_observes_and_says_so_until_it_takes_over(
-        self, site: Site, metrics_of: Callable[[Service], Callable[..., float | None]]
-    ) -> None:
-        """Without the journal of the other: jobs that wait are started all the same."""
-        here = socket.gethostname()
-        job = site.slurm.submit(gpus=2, comment=MODEL)
-        site.daemons = (Daemon("primary", "elsewhere", True), Daemon("backup", here, True))
-        with site.service("channel.enabled=true", "channel.bind=tcp://127.0.0.1:*") as service:
-            file = site.folder / "hadar-channel.json"
-            result = service.round()
-            assert (result.record.mode, result.record.writes) == ("observe", 0)
-            assert result.record.note == "standby: slurmctld acts on elsewhere (primary), and this host is backup"
-            assert metrics_of(service)("hadar_standby") == 1
-            assert not file.exists()  # jobs report to the host that acts
-
-            site.daemons = (Daemon("primary", "elsewhere", False), Daemon("backup", here, True))
-            assert service.round().record.mode == "observe" and not file.exists()
-            result = service.round()
-            assert (result.record.mode, result.record.starts, result.record.note) == ("act", 1, "")
-            assert site.slurm.jobs[job].nodes == ("v100-1",) and metrics_of(service)("hadar_standby") == 0
-            assert json.loads(file.read_text())["address"].startswith("tcp://")
-
-            file.unlink()
-            file.mkdir()  # cannot be written: reports come by the jobs' directories, and rounds go on
-            service._assembly.parts.channel.quiet = True  # noqa: SLF001 a service keeps it to itself
-            assert service.round().record.mode == "act"
-            file.rmdir()
-            site.daemons = (Daemon("primary", "elsewhere", True), Daemon("backup", here, True))
-            assert service.round().record.mode == "observe" and not file.exists()
-
-    @pytest.mark.parametrize(
-        ("daemons", "setting"),
-        [
-            ((), "primary"),
-            ((Daemon("primary", "elsewhere", True),), "primary"),
-            ((Daemon("primary", "a", True), Daemon("backup", "b", True)), "primary"),
-            ((Daemon("primary", "elsewhere", True), Daemon("backup", "HERE", True)), "any"),
-            ((Daemon("primary", "HERE.site.org", True), Daemon("backup", "b", True)), "primary"),
-        ],
-    )
-    def test_who_may_act_at_once(self, site: Site, daemons: tuple[Daemon, ...], setting: str) -> None:
-        """One slurmctld, none of several here, told so by the configuration, or the primary's own host."""
-        here = socket.gethostname().split(".")[0]
-        site.daemons = tuple(Daemon(d.role, d.host.replace("HERE", here), d.up) for d in daemons)
-        site.slurm.submit(gpus=2, comment=MODEL)
-        with site.service(f"controller.ha={setting}") as service:
-            assert service.round().record.starts == 1
-
-    def test_a_single_slurmctld_is_asked_once(
-        self, site: Site, metrics_of: Callable[[Service], Callable[..., float | None]]
-    ) -> None:
-        """Where there are not several, no round asks again."""
-        site.daemons = (Daemon("primary", "elsewhere", True),)
-        with site.service() as service:
-            for _ in range(3):
-                service.round()
-            assert metrics_of(service)("hadar_slurm_calls_total", call="daemons") == 1
-
-    def test_one_for_some_users_stands_by_beside_everybodys(self, site: Site, caplog: pytest.LogCaptureFixture) -> None:
-        """It goes on when that one has ended; jobs are told where to report to by who acts."""
-        site.slurm.submit(gpus=2, comment=MODEL, user="alice")
-        settings = ("controller.users=['alice']", "channel.enabled=true", "channel.bind=tcp://127.0.0.1:*")
-        file = site.folder / "hadar-channel.json"
-        with site.service(*settings) as service:
-            everybodys = ScopeLock(site.folder / "other", site.slurm.identity(), ())
-            for _ in range(2):
-                file.unlink(missing_ok=True)
-                result = service.round()
-                assert (result.record.mode, result.record.writes) == ("observe", 0) and not file.exists()
-            first = f"standby: another controller on this host steers everybody's jobs (process {os.getpid()})"
-            assert result.record.note == first and caplog.text.count(first) == 1
-            everybodys.release()
-
-            result = service.round()
-            assert (result.record.mode, result.record.starts) == ("act", 1) and file.exists()
-            assert "taking over: nobody steers everybody's jobs now" in caplog.text
-
-    @pytest.mark.parametrize(
-        ("users", "hosts", "left"),
-        [("['alice']", ("HERE",), True), ("[]", ("HERE",), False), ("['alice']", ("HERE", "elsewhere"), False)],
-    )
-    def test_each_round_sees_to_it_that_jobs_know_where_to_report(
-        self, site: Site, users: str, hosts: tuple[str, ...], left: bool
-    ) -> None:
-        """What was removed is there again after the next one. Another controller that answers is left its file, but not
-        where it must be one that stands by."""
-        here, file = socket.gethostname().split(".")[0], site.folder / "hadar-channel.json"
-        site.daemons = tuple(Daemon("slurmctld", h.replace("HERE", here), True) for h in hosts)
-        other = Channel(ReportBook(), site.folder, "tcp://127.0.0.1:*", "127.0.0.1", file, 8192)
-        settings = (f"controller.users={users}", "channel.enabled=true", "channel.bind=tcp://127.0.0.1:*")
-        with contextlib.closing(other), site.service(*settings) as service:
-            for number in range(2):
-                service.round()
-                assert (file.read_text() == other.info.to_json()) == (left and not number), number
-                file.unlink()
-            service.round()
-            assert file.exists()
-
-    def test_a_slurm_that_does_not_say_is_away(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        def away() -> tuple[Daemon, ...]:
-            raise SlurmUnavailable("slurmctld does not answer scontrol ping")
-
-        monkeypatch.setattr(site.slurm, "daemons", away)
-        with site.service() as service:
-            assert service.round().record.note.startswith("skipped: slurmctld does not answer")
 
 
 class TestDiskFull:

@@ -8,14 +8,10 @@ import json
 import os
 import re
 import resource
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,68 +27,8 @@ from slurm_hadar.serving.scheduling.request import Worker
 from slurm_hadar.serving.server.app import _Routes
 from slurm_hadar.serving.server.desk import _alike
 from slurm_hadar.serving.server.model import ModelInfo
-from slurm_hadar.serving.tensors import as_json
 from slurm_hadar.serving.trace import Intended
-
-MODELS = Path(__file__).parent / "models.py"
-WAIT_S = 60.0
-PATIENT_MS = 60_000.0
-
-
-class Running:
-    """A server with its models ready."""
-
-    def __init__(
-        self, *options: str, function: str = "build", path: Path | None = None, folder: Path | None = None
-    ) -> None:
-        command = [
-            sys.executable,
-            *(["-P"] if folder else []),
-            "-m",
-            "slurm_hadar.cli.main",
-            "serve",
-            "run",
-            f"{MODELS}:{function}",
-            "--port",
-            "0",
-        ]
-        environment = dict(os.environ)
-        if path is not None:
-            environment["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.process = subprocess.Popen(
-            [*command, *options], stderr=subprocess.PIPE, text=True, env=environment, cwd=folder
-        )
-        self.lines: list[str] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-        until(lambda: any("serving at" in line for line in self.lines), lambda: self.lines)
-        self.url = re.search(r"https?://[^/]+", next(x for x in self.lines if "serving at" in x))[0]
-
-    def _read(self) -> None:
-        self.lines.extend(iter(self.process.stderr.readline, ""))
-
-    def ready(self) -> Running:
-        until(lambda: any("is ready" in line for line in self.lines), lambda: self.lines)
-        return self
-
-    def status(self) -> dict[str, Any]:
-        with ServingClient(self.url) as client:
-            return client.status()
-
-    def workers(self) -> list[dict[str, Any]]:
-        return self.status()["workers"]
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT_S)
-
-
-def until(done: Callable[[], bool], told: Callable[[], Any] = lambda: "") -> None:
-    end = time.monotonic() + WAIT_S
-    while not done():
-        assert time.monotonic() < end, told()
-        time.sleep(0.02)
-
+from tests.serving.running import PATIENT_MS, WAIT_S, Running, body_of, inputs_of, until
 
 #: Python runs it when it starts: the wall clock of the server and of its workers jumps by a day with each look at it
 JUMPING = """
@@ -117,17 +53,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         running.end()
 
 
-def _inputs(ms: float, *values: int) -> dict[str, Any]:
-    return {"ms": np.array([ms], np.float32), "values": np.array(values, np.int64)}
-
-
-def _body(inputs: dict[str, Any], **parameters: float) -> dict[str, Any]:
-    return {"inputs": as_json(inputs), "parameters": parameters}
-
-
 def test_a_request_and_its_trace(server: Running) -> None:
     with ServingClient(server.url) as client:
-        answer = client.infer("sleeper", _inputs(1, 2, 3), application="short", deadline_ms=PATIENT_MS)
+        answer = client.infer("sleeper", inputs_of(1, 2, 3), application="short", deadline_ms=PATIENT_MS)
 
         assert answer.outputs["sum"].tolist() == [5]
         assert answer.outputs["sum"].dtype == np.int64
@@ -143,17 +71,17 @@ def test_a_request_and_its_trace(server: Running) -> None:
 def test_refusals(server: Running) -> None:
     with ServingClient(server.url) as client:
         for model, inputs, status, told in (
-            ("nobody", _inputs(1), 404, "no such model"),
+            ("nobody", inputs_of(1), 404, "no such model"),
             ("sleeper", {"ms": np.array([1])}, 400, "takes the inputs"),
-            ("sleeper", _inputs(-1), 500, "minus one"),
-            ("sleeper", _inputs(1, *range(5000)), 413, "more than 10000 bytes"),
+            ("sleeper", inputs_of(-1), 500, "minus one"),
+            ("sleeper", inputs_of(1, *range(5000)), 413, "more than 10000 bytes"),
         ):
             with pytest.raises(ServingError, match=told) as raised:
                 client.infer(model, inputs, deadline_ms=PATIENT_MS)
             assert raised.value.status == status
-        client.infer("sleeper", _inputs(20), application="long", deadline_ms=PATIENT_MS)  # else the next is a probe
+        client.infer("sleeper", inputs_of(20), application="long", deadline_ms=PATIENT_MS)  # else the next is a probe
         with pytest.raises(ServingError, match="cannot be met") as raised:
-            client.infer("sleeper", _inputs(20), application="long", deadline_ms=1)
+            client.infer("sleeper", inputs_of(20), application="long", deadline_ms=1)
         assert raised.value.status == 504
 
 
@@ -210,12 +138,6 @@ def test_examples_that_json_does_not_have() -> None:
     assert raised.value.status == 501
 
 
-def test_files_of_the_working_directory_do_not_replace_pythons_own(tmp_path: Path) -> None:
-    (tmp_path / "json.py").write_text("")
-    running = Running("--workers", "1", folder=tmp_path).ready()
-    assert running.end() == 0
-
-
 def test_strangers_names_are_no_way_in(server: Running) -> None:
     """A page of another site could lead a browser here under a name of its own."""
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
@@ -226,7 +148,7 @@ def test_strangers_names_are_no_way_in(server: Running) -> None:
 
 def test_figures_for_prometheus(server: Running) -> None:
     with ServingClient(server.url) as client:
-        client.infer("sleeper", _inputs(1), application="counted", deadline_ms=PATIENT_MS)
+        client.infer("sleeper", inputs_of(1), application="counted", deadline_ms=PATIENT_MS)
     connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
@@ -237,7 +159,7 @@ def test_figures_for_prometheus(server: Running) -> None:
 def test_a_full_queue_is_said_at_once(server: Running) -> None:
     """And everybody gets one answer."""
     intended = [Intended(0.0, "long", 30.0)] * 40
-    found = run_load(server.url, "sleeper", intended, {"long": [_body(_inputs(1000))]})
+    found = run_load(server.url, "sleeper", intended, {"long": [body_of(inputs_of(1000))]})
 
     statuses = [sent.status for sent in found.sent]
     assert set(statuses) == {200, 429}
@@ -249,7 +171,7 @@ def _abandoned(server: Running) -> int:
 
 
 def test_who_goes_leaves_the_queue(server: Running) -> None:
-    body = json.dumps(_body(_inputs(2000)))
+    body = json.dumps(body_of(inputs_of(2000)))
     before = _abandoned(server)
     busy, goes = (http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S) for _ in range(2))
     busy.request("POST", "/v2/models/sleeper/infer", body)
@@ -269,7 +191,7 @@ def test_a_killed_worker_is_replaced(server: Running) -> None:
 
     def ask() -> None:
         with ServingClient(server.url) as client:
-            answers.append(client.infer("sleeper", _inputs(1500, 4), deadline_ms=PATIENT_MS))
+            answers.append(client.infer("sleeper", inputs_of(1500, 4), deadline_ms=PATIENT_MS))
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -284,10 +206,10 @@ def test_a_killed_worker_is_replaced(server: Running) -> None:
 def test_a_request_that_kills_workers_is_refused(server: Running) -> None:
     with ServingClient(server.url) as client:
         with pytest.raises(ServingError, match="the worker that ran it ended with 3") as raised:
-            client.infer("sleeper", _inputs(-2), deadline_ms=PATIENT_MS)
+            client.infer("sleeper", inputs_of(-2), deadline_ms=PATIENT_MS)
         assert raised.value.status == 503
         until(client.ready)
-        assert client.infer("sleeper", _inputs(1, 1), deadline_ms=PATIENT_MS).outputs["sum"].tolist() == [1]
+        assert client.infer("sleeper", inputs_of(1, 1), deadline_ms=PATIENT_MS).outputs["sum"].tolist() == [1]
 
 
 def test_who_shares_a_batch_with_such_a_request_is_answered(server: Running) -> None:
@@ -297,7 +219,7 @@ def test_who_shares_a_batch_with_such_a_request_is_answered(server: Running) -> 
     def ask(number: int, ms: float) -> None:
         with ServingClient(server.url) as client:
             try:
-                answers[number] = client.infer("sleeper", _inputs(ms, number), deadline_ms=PATIENT_MS).outputs["sum"]
+                answers[number] = client.infer("sleeper", inputs_of(ms, number), deadline_ms=PATIENT_MS).outputs["sum"]
             except ServingError as error:
                 answers[number] = error.status
 
@@ -344,167 +266,3 @@ def test_workers_of_unlike_speed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert {served_by(350.0) for _ in range(10)} - {None} == {fast["name"]}
     finally:
         server.end()
-
-
-def test_the_end_answers_whom_it_has_accepted() -> None:
-    """At SIGTERM who waits is answered, who comes is refused, and no worker stays."""
-    server = Running().ready()
-    pids = [w["pid"] for w in server.workers()]
-    answers: list[Any] = []
-
-    def ask() -> None:
-        with ServingClient(server.url) as client:
-            answers.append(client.infer("sleeper", _inputs(1500, 9), deadline_ms=PATIENT_MS))
-
-    with ServingClient(server.url) as before:
-        assert before.ready()
-        asking = threading.Thread(target=ask)
-        asking.start()
-        until(lambda: server.workers()[0]["state"] == "busy")
-        server.process.send_signal(signal.SIGTERM)
-        until(lambda: any("ending" in line for line in server.lines))
-        with pytest.raises(ServingError):
-            before.infer("sleeper", _inputs(1), deadline_ms=PATIENT_MS)
-    asking.join(WAIT_S)
-
-    assert answers[0].outputs["sum"].tolist() == [9]
-    assert server.process.wait(WAIT_S) == 0
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-
-
-@pytest.mark.thorough
-def test_the_end_waits_for_who_reads_slowly() -> None:
-    """As long as for all who were accepted: an answer that is ready is still to be sent."""
-    server = Running("--drain", "40s", function="Wide").ready()
-    body = json.dumps(_body({"n": np.array([3_000_000])}, deadline_ms=PATIENT_MS))
-    reader = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
-    reader.request("POST", "/v2/models/wide/infer", body)
-    response = reader.getresponse()
-    server.process.send_signal(signal.SIGTERM)
-    until(lambda: any("ending" in line for line in server.lines))
-    began = time.monotonic()
-    until(lambda: time.monotonic() > began + 7 or server.process.poll() is not None)
-
-    assert len(json.loads(response.read())["outputs"][0]["data"]) == 3_000_000
-    assert server.process.wait(WAIT_S) == 0
-
-
-def test_one_place_that_is_out_of_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It fails three times before the other one has loaded: that serves."""
-    monkeypatch.setenv("FAILURES", str(tmp_path / "failures"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    server = Running("--workers", "2", function="Halting")
-    try:
-        server.ready()
-        with ServingClient(server.url) as client:
-            assert client.infer("empty", {"x": np.ones(1, np.float32)}, deadline_ms=PATIENT_MS).outputs["y"] == [1.0]
-        assert any("could not begin" in line and "out of order" in line for line in server.lines)
-    finally:
-        assert server.end() == 0
-
-
-def test_a_client_whose_connection_was_ended_while_it_paused() -> None:
-    """By the server, after its last answer: the next request goes by another one."""
-    ended = threading.Event()
-
-    def serve() -> None:
-        for _ in range(2):
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-            ended.set()
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        serving = threading.Thread(target=serve, daemon=True)
-        serving.start()
-        with ServingClient(f"http://127.0.0.1:{listening.getsockname()[1]}") as client:
-            client.status()
-            assert ended.wait(WAIT_S)
-            assert client.status() == {}
-        serving.join(WAIT_S)
-
-
-def test_it_ends_though_nobody_reads_what_it_says() -> None:
-    """As under ``hadar serve run | head``, or with its job's log on a full disk."""
-    command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:build", "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    try:
-        while "is ready" not in process.stderr.readline():
-            assert process.poll() is None
-        process.stderr.close()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT_S) == 0
-    finally:
-        process.kill()
-
-
-def test_a_token_is_needed_by_all_but_health(tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.write_text("0123456789abcdef\n")
-    token.chmod(0o600)
-    running = Running("--token-file", str(token))
-    try:
-        with ServingClient(running.url) as stranger:
-            assert stranger.ready() in (True, False)
-            with pytest.raises(ServingError, match="token"):
-                stranger.status()
-        with ServingClient(running.url, "0123456789abcdef") as friend:
-            assert friend.status()["scheduler"] == "orloj"
-    finally:
-        running.end()
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes a certificate")
-def test_encrypted(tmp_path: Path) -> None:
-    """With a certificate of one's own, which the client is told to trust, and nobody else does."""
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", *names]
-    subprocess.run([*make, "-keyout", key, "-out", cert, "-days", "2"], check=True, capture_output=True)
-    running = Running("--tls-cert", str(cert), "--tls-key", str(key))
-    locked, other = tmp_path / "locked.pem", tmp_path / "other.pem"
-    make = ["openssl", "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-    subprocess.run([*make, "-out", other], check=True, capture_output=True)
-    subprocess.run(["openssl", "pkey", "-in", key, "-out", locked, "-aes256", "-passout", "pass:1234"], check=True)
-    for unfit, told in ((locked, "is encrypted"), (other, "cannot be used with that certificate")):
-        test_impossible_options(["--tls-cert", str(cert), "--tls-key", str(unfit)], told)
-    try:
-        assert running.url.startswith("https://")
-        with ServingClient(running.url, certificates=str(cert)) as client:
-            assert client.status()["scheduler"] == "orloj"
-        with ServingClient(running.url) as stranger, pytest.raises(ServingError, match="certificate"):
-            stranger.status()
-    finally:
-        running.end()
-
-
-@pytest.mark.parametrize(("function", "told"), [("broken", "no weights"), ("dies", "ended with 7")])
-def test_a_model_that_cannot_be_built_ends_the_server(function: str, told: str) -> None:
-    """In one line."""
-    running = Running(function=function)
-
-    assert running.process.wait(WAIT_S) == 1
-    until(lambda: any(told in line for line in running.lines), lambda: running.lines)
-    assert not any("Traceback" in line for line in running.lines)
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--host", "0.0.0.0"], "--token-file"),
-        (["--slo", "soon"], "--slo"),
-        (["--tls-key", str(MODELS)], "go together"),
-        (["--tls-key", str(MODELS), "--tls-cert", str(MODELS)], "cannot be used"),
-        (["--tls-key", str(MODELS), "--tls-cert", str(MODELS)], f"--tls-cert {MODELS}"),
-    ],
-)
-def test_impossible_options(options: list[str], told: str) -> None:
-    command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:build", "--port", "0", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-
-    assert done.returncode == 1
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr

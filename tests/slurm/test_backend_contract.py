@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import os
-import re
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,41 +18,11 @@ from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.backend.cli import CliBackend
-from slurm_hadar.slurm.backend.pyslurm import PyslurmBackend, probe
 from slurm_hadar.slurm.state import Fittings, GpuRequest, PartitionTerms, SlurmJob, Write
+from tests.slurm.conftest import HERE, problem_of
+from tests.slurm.jobs import Poll, in_state, read, shape, submit, untyped
 
 pytestmark = pytest.mark.slurm
-BACKENDS: dict[str, type[CliBackend]] = {"cli": CliBackend, "pyslurm": PyslurmBackend}
-HERE = [name for name in BACKENDS if name == "cli" or importlib.util.find_spec("pyslurm")]
-Poll = Callable[..., Any]
-
-
-@pytest.fixture(params=HERE)
-def make(request: pytest.FixtureRequest, slurm_cluster: PrivateCluster) -> Iterator[Callable[..., Backend]]:
-    """Makes the backend under test for a cluster or an environment; skipped where its library cannot be used."""
-    if request.param == "pyslurm" and (problem := _problem(slurm_cluster)):
-        pytest.skip(problem)
-    made: list[Backend] = []
-
-    def new(env: dict[str, str], timeout_s: float = 30.0, retries: int = 2) -> Backend:
-        made.append(BACKENDS[request.param](timeout_s, retries, env))
-        return made[-1]
-
-    yield new
-    for one in made:
-        one.close()
-
-
-@functools.cache
-def _problem(cluster: PrivateCluster) -> str | None:
-    """Why pyslurm cannot be used."""
-    return probe(cluster.env)
-
-
-@pytest.fixture
-def backend(make: Callable[..., Backend], slurm_cluster: PrivateCluster) -> Backend:
-    """The backend under test on the shared cluster."""
-    return make(slurm_cluster.env)
 
 
 @pytest.fixture(scope="module")
@@ -71,49 +37,12 @@ def odd() -> Iterator[PrivateCluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def submit(cluster: PrivateCluster, *options: str, script: str = "sleep 600") -> str:
-    """sbatch; returns the job's id."""
-    common = ["--parsable", "-o", "/dev/null", "--requeue", "--open-mode=append"]
-    return cluster.run(["sbatch", *common, *options, "--wrap", script], cwd=Path("/tmp")).stdout.strip()
-
-
-def read(backend: Backend) -> dict[str, SlurmJob]:
-    return {j.job_id: j for j in backend.read_jobs()}
-
-
-def in_state(backend: Backend, job: str, state: JobState) -> Callable[[], SlurmJob | None]:
-    """A condition for poll: the job's record once it is in that state."""
-
-    def look() -> SlurmJob | None:
-        found = read(backend).get(job)
-        return found if found is not None and found.state is state else None
-
-    return look
-
-
-def held(cluster: PrivateCluster, job: str) -> dict[str, int]:
-    """{node: GPUs} that scontrol shows for a running job."""
-    text = cluster.run(["scontrol", "-d", "show", "job", job]).stdout
-    return {n: int(c) for n, c in re.findall(r"Nodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=gpu:\w+:(\d+)\(IDX", text)}
-
-
-def untyped(count: int, per: str = "node") -> tuple[GpuRequest, ...]:
-    return (GpuRequest(per, (("", count),)),)
-
-
-def shape(gpus: int, *nodes: str, start: str = "now") -> tuple[tuple[str, str], ...]:
-    """The fields that give a pending job ``gpus`` GPUs on each of these nodes."""
-    n = str(len(nodes))
-    return (("TresPerNode", f"gres:gpu:{gpus}"), ("NumNodes", f"{n}-{n}"), ("NumTasks", n), ("NumCPUs", n),
-            ("NodeList", ",".join(nodes)), ("StartTime", start))  # fmt: skip
-
-
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
 def test_pyslurm_keeps_the_contract_too(slurm_cluster: PrivateCluster) -> None:
     """Says in one line why the contract was not run with pyslurm, where it was not."""
-    if problem := _problem(slurm_cluster):
+    if problem := problem_of(slurm_cluster):
         pytest.skip(f"the contract ran with the commands only: {problem}")
     assert "pyslurm" in HERE
 
@@ -373,156 +302,6 @@ def test_reads_what_the_commands_show(backend: Backend, slurm_cluster: PrivateCl
 
 def _id(job: SlurmJob) -> tuple[int, str]:
     return job.raw_id, job.job_id
-
-
-# ---------------------------------------------------------------------------------------------------------- writing
-
-
-def test_a_lease(backend: Backend, slurm_cluster: PrivateCluster) -> None:
-    """One comma list, array tasks included, defers all of them; an unknown job is reported and stops nothing."""
-    one, array = submit(slurm_cluster, "--begin=now+99"), submit(slurm_cluster, "--begin=now+99", "-a", "1-3")
-    jobs = (one, f"{array}_1", f"{array}_3")
-
-    results = backend.write([Write("update", (*jobs, "99999"), (("StartTime", "now+500"),))])
-
-    assert {r.job_id: r.error for r in results} == {**dict.fromkeys(jobs), "99999": "Invalid job id specified"}
-    found = read(backend)
-    assert all(400 < found[j].eligible - time.time() < 510 and not found[j].held for j in jobs)
-    assert found[f"{array}_2"].eligible - time.time() < 110
-
-
-@pytest.mark.parametrize("request_", ["--gres=gpu:2", "--gpus=2"])
-def test_places_and_shapes(request_: str, backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
-    """1 node x 2 GPUs, then 2 x 1, then 1 x 2 elsewhere, whichever way the job had asked; each time exactly that."""
-    job = submit(slurm_cluster, request_, "--begin=now+500")
-    first = (("TresPerJob", ""),) if request_.startswith("--gpus") else ()
-
-    for turn, (gpus, nodes) in enumerate([(2, ["k80-1"]), (1, ["p100-1", "v100-2"]), (2, ["v100-1"])]):
-        fields_ = (*first, *shape(gpus, *nodes, start="now+2" if turn else "now"))
-        assert [r.error for r in backend.write([Write("update", (job,), fields_)])] == [None]
-        found = poll(in_state(backend, job, JobState.RUNNING))
-        assert set(found.nodes) == set(nodes) and found.restarts == turn
-        assert found.gpus == untyped(gpus) and found.num_nodes == len(nodes)
-        assert held(slurm_cluster, job) == dict.fromkeys(nodes, gpus)
-        used = {n.name: dict(n.used) for n in backend.read().nodes if n.used}
-        assert used == {n: {n.split("-")[0]: gpus} for n in nodes}
-        first = ()
-        backend.write([Write("requeue", (job,))])
-        poll(in_state(backend, job, JobState.PENDING))
-
-
-def test_requeue(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
-    """A requeued job waits for a begin time of Slurm's; one that has ended already is not started anew."""
-    job, over = submit(slurm_cluster, "--gres=gpu:1"), submit(slurm_cluster, script="true")
-    before = poll(in_state(backend, job, JobState.RUNNING))
-    poll(in_state(backend, over, JobState.DONE))
-
-    results = backend.write([Write("requeue", (job, over))])
-
-    assert [r.error for r in results] == [None, None]
-    poll(lambda: read(backend)[job].reason == "BeginTime")
-    found = read(backend)[job]
-    assert (found.state, found.restarts, found.nodes) == (JobState.PENDING, 1, ())
-    assert 60 < found.eligible - time.time() < 130 and found.submit >= before.submit
-    assert read(backend)[over].state is JobState.DONE
-
-
-def test_a_restart(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
-    """A job that failed goes back into the queue; a requeue is for jobs that are not over, and leaves it alone."""
-    job = submit(slurm_cluster, script="exit 3")
-    over = poll(in_state(backend, job, JobState.FAILED))
-    assert (over.state_text, over.restarts) == ("FAILED", 0) and 0 <= over.end - over.start < 30
-    backend.write([Write("requeue", (job,))])
-    assert read(backend)[job].state is JobState.FAILED
-
-    (result,) = backend.write([Write("restart", (job,))])
-
-    assert result.error is None
-    assert poll(in_state(backend, job, JobState.PENDING)).restarts == 1
-
-
-def test_refusals_name_their_job(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
-    """What Slurm does not do is reported for the job it is about; all the rest of the batch is done."""
-    good, bad = (submit(slurm_cluster, "--gres=gpu:1", "--begin=now+500") for _ in range(2))
-    fixed = submit(slurm_cluster, "--no-requeue")
-    poll(in_state(backend, fixed, JobState.RUNNING))
-    batch = [
-        Write("update", (bad,), shape(1, "nowhere-1")),
-        Write("update", ("99998",), shape(1, "k80-1")),
-        Write("requeue", (fixed,)),
-        Write("update", (good,), shape(1, "k80-1")),
-    ]
-
-    results = backend.write(batch)
-
-    assert [(r.job_id, r.write) for r in results] == [(w.job_ids[0], w) for w in batch]
-    assert [r.error for r in results] == [
-        "Invalid node name specified",
-        "Invalid job id specified",
-        "Requested operation is presently disabled",
-        None,
-    ]
-    assert poll(in_state(backend, good, JobState.RUNNING)).nodes == ("k80-1",)
-    assert read(backend)[fixed].state is JobState.RUNNING and read(backend)[bad].req_nodes == ()
-
-
-def test_a_batch_is_one_process_and_keeps_its_order(
-    make: Callable[..., Backend], slurm_cluster: PrivateCluster, short_tmp: Path
-) -> None:
-    """A hundred writes cost one start of scontrol; of two about one job the later counts."""
-    real = shutil.which("scontrol", path=slurm_cluster.env["PATH"])
-    shim = short_tmp / "scontrol"
-    shim.write_text(f'#!/bin/sh\necho "$@" >> {short_tmp}/calls\nexec {real} "$@"\n')
-    shim.chmod(0o755)
-    backend = make({**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"})
-    jobs = [submit(slurm_cluster, "--hold") for _ in range(3)]
-
-    batch = [Write("update", (jobs[i % 3],), (("StartTime", f"now+{1000 - i}"),)) for i in range(99)]
-    results = backend.write([*batch, Write("release", tuple(jobs))])
-
-    assert [r.error for r in results] == [None] * 102
-    assert (short_tmp / "calls").read_text() == "\n"
-    found = read(backend)
-    assert all(850 < found[j].eligible - time.time() < 905 and not found[j].held for j in jobs)
-
-
-def test_a_long_list(backend: Backend, slurm_cluster: PrivateCluster) -> None:
-    """A lease of more jobs than fit into a line of scontrol's reaches the last of them."""
-    job = submit(slurm_cluster, "--begin=now+99")
-    unknown = tuple(str(70000 + i) for i in range(900))
-
-    results = backend.write([Write("update", (*unknown, job), (("StartTime", "now+500"),))])
-
-    # some unknown ids Slurm passes over in silence: those whose hash is that of an array's
-    assert {r.error for r in results[:900]} >= {"Invalid job id specified"} and results[-1].error is None
-    assert read(backend)[job].eligible - time.time() > 400
-
-
-def test_a_signal_to_steps(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll, short_tmp: Path) -> None:
-    """It reaches the named step; one that does not exist is no error."""
-    said = short_tmp / "said"
-    task = f"trap 'echo heard > {said}; exit 0' USR2; touch {short_tmp}/up; while :; do sleep 0.1; done"
-    job = submit(slurm_cluster, script=f'srun bash -c "{task}"')
-    poll(lambda: (short_tmp / "up").exists())
-
-    backend.signal([f"{job}.0", "99997.0"], "USR2")
-
-    poll(said.exists)
-    poll(in_state(backend, job, JobState.DONE))
-
-
-def test_jobs_are_cancelled(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
-    """Running, waiting, a task of an array; a job that is not there is no error."""
-    runs = submit(slurm_cluster, script="sleep 600")
-    array = submit(slurm_cluster, "--array=0-1", "--begin=now+600", script="true")
-    poll(in_state(backend, runs, JobState.RUNNING))
-
-    backend.cancel([runs, f"{array}_1", "99997"])
-
-    poll(in_state(backend, runs, JobState.FAILED))
-    # Slurm forgets a task that never ran at once, where it was not a record of its own yet
-    poll(lambda: (task := read(backend).get(f"{array}_1")) is None or not task.state.active)
-    assert read(backend)[f"{array}_0"].state is JobState.PENDING
 
 
 # ---------------------------------------------------------------------------------------------------------- failing

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from slurm_hadar import messages
+
 WRAPPER = Path(__file__).resolve().parents[3] / "wrappers" / "hadar-srun"
 FAKE = """#!{python} -IS
 import json, os, sys
@@ -57,3 +59,8 @@ class Fakes:
 
 def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(WRAPPER), *arguments], env=env, capture_output=True, text=True, timeout=60)
+
+
+def with_channel(env: dict[str, str]) -> None:
+    path = Path(env["SLURM_CONF"]).parent / messages.CHANNEL_FILE
+    path.write_text(messages.ChannelInfo(address="tcp://127.0.0.1:1", public_key="a" * 40).to_json())

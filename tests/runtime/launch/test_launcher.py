@@ -1,26 +1,18 @@
 """hadar-srun: what it hands to srun, with a fake srun, squeue and scontrol on PATH that write down what they get."""
 
-import os
 import stat
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slurm_hadar import messages
-from slurm_hadar.runtime import launcher, reporter
-from slurm_hadar.runtime.launch import nodelist, reports, shape
-from slurm_hadar.runtime.launch.slurmctld import SEP, JobFacts, job_facts
-from slurm_hadar.runtime.launch.srun_options import split_command
-from tests.runtime.launch.batch import WRAPPER, Fakes, run
-
-
-def with_channel(env: dict[str, str]) -> None:
-    path = Path(env["SLURM_CONF"]).parent / messages.CHANNEL_FILE
-    path.write_text(messages.ChannelInfo(address="tcp://127.0.0.1:1", public_key="a" * 40).to_json())
+from slurm_hadar.runtime import reporter
+from slurm_hadar.runtime.launch import reports, shape
+from slurm_hadar.runtime.launch.slurmctld import SEP
+from tests.runtime.launch.batch import WRAPPER, Fakes, run, with_channel
 
 
 def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> None:
@@ -297,220 +289,11 @@ def test_without_slurm_one_clear_line(env: dict[str, str], tmp_path: Path) -> No
     assert "srun is not on PATH" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options"),
-    [
-        (["true"], []),
-        (["-n", "4", "true"], ["-n", "4"]),
-        (["-n4", "--label", "true", "-n"], ["-n4", "--label"]),
-        (["-ln", "4", "true"], ["-ln", "4"]),
-        (["-K1", "--mem", "4G", "true"], ["-K1", "--mem", "4G"]),
-        (["--exclusive", "-u", "--nodes=2", "true", "--", "x"], ["--exclusive", "-u", "--nodes=2"]),
-    ],
-)
-def test_the_command_is_found_without_dashes(arguments: list[str], options: list[str]) -> None:
-    """Without ``--`` the command begins where srun would see it begin."""
-    assert split_command(arguments) == (options, arguments[len(options) :])
-
-
-@pytest.mark.parametrize(
-    ("given", "meant"),
-    [
-        (["--ntasks-per-n=1"], ["--ntasks-per-node=1"]),
-        (["--ntasks-per-n", "1"], ["--ntasks-per-node", "1"]),
-        (["--tasks-per-node=1"], ["--ntasks-per-node=1"]),
-        (["--het-g=0", "--overl"], ["--het-group=0", "--overlap"]),
-        (["--lab", "-n2"], ["--label", "-n2"]),
-        (["--wait=5", "--mem", "4G"], ["--wait=5", "--mem", "4G"]),  # though others begin so
-        (["--node=1"], ["--node=1"]),  # srun refuses it: three begin so
-        (["--of-a-later-slurm=1"], ["--of-a-later-slurm=1"]),
-    ],
-)
-def test_options_may_be_shortened_as_for_srun(given: list[str], meant: list[str]) -> None:
-    for rest in (["true", "--lab"], ["--", "--lab", "true"]):
-        assert split_command([*given, *rest]) == (meant, rest[rest[0] == "--" :])
-
-
 def test_what_is_said_of_tasks_in_short_stands(fakes: Fakes, env: dict[str, str]) -> None:
     """And is not overridden by the tasks of the allocation."""
     run(env, "--ntasks-per-n=1", "--lab", "true")
 
     assert fakes.calls("srun")[0]["argv"][1:] == ["--ntasks-per-node=1", "--label", "--", "true"]
-
-
-@pytest.mark.parametrize(
-    ("shown", "facts"),
-    [
-        ("1 |when |8 |/a b |hadar:model=x |", JobFacts(1, "when", 8, Path("/a b"), "hadar:model=x")),
-        ("0|when|1|/w", JobFacts(0, "when", 1, Path("/w"), "")),
-        ("0|when|1|/w|hadar:|\n0|when|1|/w|other|", JobFacts(0, "when", 1, Path("/w"), "hadar:")),
-        ("0|when|1|/w|two\nlines|", JobFacts(0, "when", 1, Path("/w"), "two\nlines")),
-        ("N/A|when|/w||", None),
-        ("", None),
-        (None, None),
-    ],
-    ids=["all", "no comment", "heterogeneous", "lines", "no count", "nothing", "failed"],
-)
-def test_what_squeue_says_of_the_job(shown: str | None, facts: JobFacts | None) -> None:
-    """All in one call; the leader's of a heterogeneous job; nothing where Slurm does not tell."""
-    assert job_facts("77", lambda _command: shown and shown.replace("|", SEP).strip()) == facts
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("", []),
-        ("a", ["a"]),
-        ("v100-[1-2,4],p100-1", ["v100-1", "v100-2", "v100-4", "p100-1"]),
-        ("n[08-10]", ["n08", "n09", "n10"]),
-        ("a[1-2]b[0,3]", ["a1b0", "a1b3", "a2b0", "a2b3"]),
-    ],
-)
-def test_node_lists(text: str, names: list[str]) -> None:
-    """Slurm's compact form is spelled out, zero-padding kept."""
-    assert nodelist.expand(text) == names
-
-
-@pytest.mark.parametrize("text", ["a[1", "a]1[", "a[x-y]", "a[1-2]]"])
-def test_what_is_no_node_list_is_refused(text: str) -> None:
-    """A cut or garbled list is an error, not a guess."""
-    with pytest.raises(ValueError, match="Slurm node list"):
-        nodelist.expand(text)
-
-
-def test_a_job_that_another_ones_program_has_submitted_has_nothing_of_it(
-    fakes: Fakes, env: dict[str, str], tmp_path: Path
-) -> None:
-    """It inherits the environment of that one's step; what its user has set stays."""
-    parent = {**env, "HADAR_MODEL": "mine"}
-    run(parent, "--", "true")
-    inherited = {**fakes.calls("srun")[0]["env"], "SLURM_JOB_ID": "78", "SLURM_STEP_ID": "0"}
-
-    done = run(inherited, "--", "true")
-
-    seen = fakes.calls("srun")[1]["env"]
-    assert done.stderr == "" and "SLURM_STEP_ID" not in seen
-    assert (seen["HADAR_JOB_ID"], seen["HADAR_JOB_DIR"]) == ("78", str(tmp_path / ".hadar" / "78"))
-    assert seen["HADAR_SET"].startswith("78:HADAR_JOB_DIR HADAR_JOB_ID HADAR_MASTER_ADDR")
-    assert seen["HADAR_MODEL"] == "mine" and "HADAR_MODEL" not in seen["HADAR_SET"]
-    own = {**parent, "HADAR_JOB_DIR": str(tmp_path / "named")}
-    run(own, "--", "true")
-    run({**fakes.calls("srun")[2]["env"], "SLURM_JOB_ID": "78"}, "--", "true")
-    assert fakes.calls("srun")[3]["env"]["HADAR_JOB_DIR"] == str(tmp_path / "named" / "78")
-
-
-def test_an_earlier_jobs_directory_is_set_aside(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
-    """A first start never resumes what an earlier job with the same id left; the job's own steps and restarts do."""
-    checkpoints = tmp_path / ".hadar" / "77" / "checkpoints"
-    checkpoints.mkdir(parents=True)
-    (checkpoints / "foreign").touch()
-
-    first = run(env, "--", "true")
-    assert "was an earlier job's with the same id; moved to 77.before-" in first.stderr
-    assert not checkpoints.exists() and len(list((tmp_path / ".hadar").glob("77.before-*/checkpoints/foreign"))) == 1
-
-    (tmp_path / ".hadar" / "77" / "mine").touch()
-    assert "earlier job" not in run(env, "--", "true").stderr
-    fakes.install(submit="2026-11-20T11:11:11", restarts=1)  # Slurm changes the submit time when a job is requeued
-    assert "earlier job" not in run({**env, "SLURM_RESTART_COUNT": "1"}, "--", "true").stderr
-    assert (tmp_path / ".hadar" / "77" / "mine").exists()
-
-    fakes.install(submit="2026-11-20T11:11:11")
-    assert "earlier job" in run(env, "--", "true").stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "age_s", "ours"), [("", 0, True), ("", 10**8, False), ("cut sho", 0, False)], ids=["empty", "old", "other"]
-)
-@pytest.mark.usefixtures("fakes")
-def test_a_mark_that_a_full_disk_left_empty(
-    env: dict[str, str], tmp_path: Path, text: str, age_s: int, ours: bool
-) -> None:
-    """Made after the job was submitted it is the job's own, whose first run Slurm has forgotten."""
-    run(env, "--", "true")
-    directory = tmp_path / ".hadar" / "77"
-    kept = (directory / "owner").read_text()
-    (directory / "owner").write_text(text)
-    os.utime(directory / "owner", (time.time() - age_s,) * 2)
-    (directory / "mine").touch()
-
-    assert ("earlier job" not in run(env, "--", "true").stderr) is ours
-
-    assert (directory / "mine").exists() is ours and (directory / "owner").read_text() == kept
-
-
-def test_a_run_that_slurm_has_given_up_starts_nothing(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
-    """A script whose node was lost goes on there; the job's next run, elsewhere, must find its directory as it is."""
-    run(env, "--", "true")
-    (tmp_path / ".hadar" / "77" / "mine").touch()
-    started = len(fakes.calls("srun"))
-    fakes.install(submit="2026-11-20T11:11:11", restarts=1)
-
-    done = run(env, "--", "true")
-
-    assert (done.returncode, len(fakes.calls("srun"))) == (143, started) and (
-        tmp_path / ".hadar" / "77" / "mine"
-    ).exists()
-    assert done.stderr == "hadar: run 1 of job 77 is over, Slurm is at run 2: not started\n"
-
-    run({**env, "SLURM_RESTART_COUNT": "2"}, "--", "true")  # a slurmctld that was killed may have lost a count
-    assert len(fakes.calls("srun")) == started + 1
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-def test_where_another_users_directory_stands_the_job_has_one_beside_it(
-    fakes: Fakes, env: dict[str, str], tmp_path: Path
-) -> None:
-    """All of the job's files: token, spool, and where copies meet; a line says so."""
-    (tmp_path / ".hadar").mkdir()
-    os.chown(tmp_path / ".hadar", 65534, -1)
-    with_channel(env)
-    env |= {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}
-    fakes.install(comment="hadar:fork=auto")
-
-    done = run(env, "--", "true")
-
-    home = tmp_path / f".hadar-{os.geteuid()}"
-    seen = fakes.calls("srun")[0]["env"]
-    assert (seen["HADAR_JOB_DIR"], seen["HADAR_SPOOL"]) == (str(home / "70_3"), str(home / "70_3" / "spool.jsonl"))
-    assert seen["HADAR_FORK_DIR"].startswith(f"{home}/70/fork-")
-    assert f"{tmp_path}/.hadar belongs to user nobody: this job's files go to {home}/70_3" in done.stderr
-    assert not list((tmp_path / ".hadar").iterdir())
-
-
-def test_a_comment_that_names_another_token(fakes: Fakes, env: dict[str, str]) -> None:
-    """The job's own is named instead, and the log says that it was another."""
-    with_channel(env)
-    fakes.install(comment="hadar:key=0123456789abcdef")
-
-    done = run(env, "--", "true")
-
-    assert "the comment named another token (key=0123456789abcdef): it is replaced by this job's, key=" in done.stderr
-    assert [c for c in fakes.calls("scontrol") if "update" in c["argv"]]
-
-
-def test_a_token_that_others_may_have(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
-    """Then there are no reports, a line says why, and the command runs."""
-    with_channel(env)
-    run(env, "--", "true")
-    token = tmp_path / ".hadar" / "77" / messages.TOKEN_FILE
-    token.chmod(0o644)
-
-    done = run(env, "--", "true")
-
-    assert done.returncode == 0 and "agent" not in " ".join(fakes.calls("srun")[-1]["argv"])
-    assert f"no reports: {token} is not this job's token" in done.stderr
-
-
-def test_files_that_are_called_as_modules_of_python(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:
-    """A training's own copy.py is no matter, to what starts the ranks as to their agents."""
-    for name in ("copy", "queue", "random", "secrets", "socket"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the training')\n")
-    command = [str(WRAPPER), "--", "true"]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and len(fakes.calls("srun")) == 1, done.stderr
-    done = subprocess.run(launcher.agent_command(), cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert "usage: " in done.stderr and "the file of the training" not in done.stderr
 
 
 def test_where_the_working_directory_is_gone(fakes: Fakes, env: dict[str, str], tmp_path: Path) -> None:

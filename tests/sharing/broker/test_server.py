@@ -7,10 +7,7 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,100 +16,18 @@ import pytest
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import client, server
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import give_way, status_of
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.server import Limits
 from slurm_hadar.sharing.broker.wire import LONGEST, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
-from slurm_hadar.sharing.turns import Policy
-
-WORK = Work(Demand(10, 50), label="test")
-#: Takes turns for ever; a line at the begin and the end of each.
-JOB = """
-import sys, time
-from pathlib import Path
-from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.lanes import Demand
-session = Session(Path(sys.argv[1]), Work(Demand(10, 50), label=sys.argv[2]))
-with open(sys.argv[3], "a", buffering=1) as log:
-    while True:
-        with session.iteration():
-            log.write(f"{sys.argv[2]} begin {session.alone}\\n")
-            time.sleep(float(sys.argv[4]))
-            log.write(f"{sys.argv[2]} end {session.alone}\\n")
-"""
-
-
-class _Running:
-    """A broker in a thread, and somebody who is there until the test is done."""
-
-    def __init__(self, path: Path, policy: Policy = Policy.FAIR, limits: Limits | None = None) -> None:
-        self.said: list[str] = []
-        limits = limits or Limits(linger_s=0.3)
-        self.broker = Broker(path, Rules(policy, 1000), limits, self.said.append)
-        self.keeper = _raw(path)  # before it serves: it ends when nobody has come for linger_s
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        self.broker.serve()
-        self.broker.close()
-
-
-@pytest.fixture
-def running(short_tmp: Path) -> Iterator[Callable[..., _Running]]:
-    started = []
-
-    def start(**given: Any) -> _Running:
-        started.append(_Running(short_tmp / "s", **given))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.keeper.close()
-        one.thread.join(30)
-        assert not one.thread.is_alive(), "a broker has not ended though nobody is left"
-
-
-@pytest.fixture
-def process() -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*words: str) -> subprocess.Popen[str]:
-        begun = subprocess.Popen([sys.executable, *words], stderr=subprocess.PIPE, text=True)
-        started.append(begun)
-        return begun
-
-    yield start
-    for one in started:
-        one.kill()
-        one.communicate()
-
-
-@pytest.fixture
-def job(process: Any, short_tmp: Path) -> Callable[..., subprocess.Popen[str]]:
-    return lambda name, turn_s=0.002: process(
-        "-c", JOB, str(short_tmp / "s"), name, str(short_tmp / "log"), str(turn_s)
-    )
-
-
-def _turns(folder: Path) -> list[str]:
-    log = folder / "log"
-    return log.read_text().splitlines() if log.exists() else []
-
-
-def _raw(path: Path) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(20)
-    sock.connect(str(path))
-    return sock
+from tests.sharing.broker.conftest import WORK, raw, turns
 
 
 def test_turns_of_processes_do_not_overlap(running: Any, job: Any, short_tmp: Path, poll: Any) -> None:
     running()
     jobs = [job("a"), job("b")]
-    poll(lambda: all(sum(line.startswith(f"{n} end") for line in _turns(short_tmp)) > 20 for n in "ab"))
-    lines = [line.split() for line in _turns(short_tmp)]  # before one is killed in its turn, and the other has the next
+    poll(lambda: all(sum(line.startswith(f"{n} end") for line in turns(short_tmp)) > 20 for n in "ab"))
+    lines = [line.split() for line in turns(short_tmp)]  # before one is killed in its turn, and the other has the next
     for one in jobs:
         one.kill()
 
@@ -256,11 +171,11 @@ def test_who_does_not_give_memory_back_is_told_of(running: Any, short_tmp: Path,
 def test_who_is_killed_in_its_turn_leaves_it_to_the_others(running: Any, job: Any, short_tmp: Path, poll: Any) -> None:
     running()
     stuck = job("stuck", 1000)
-    poll(lambda: "stuck begin False" in _turns(short_tmp))
+    poll(lambda: "stuck begin False" in turns(short_tmp))
     job("other")
     stuck.kill()
 
-    poll(lambda: _turns(short_tmp).count("other end False") > 5)
+    poll(lambda: turns(short_tmp).count("other end False") > 5)
 
 
 def test_who_holds_its_turn_too_long_is_told_of_and_killed_where_that_is_wanted(
@@ -268,113 +183,13 @@ def test_who_holds_its_turn_too_long_is_told_of_and_killed_where_that_is_wanted(
 ) -> None:
     broker = running(limits=Limits(linger_s=0.3, report_s=0.2, kill_s=0.6))
     stuck = job("stuck", 1000)
-    poll(lambda: "stuck begin False" in _turns(short_tmp))
+    poll(lambda: "stuck begin False" in turns(short_tmp))
     job("other")
 
     assert poll(lambda: stuck.poll()) == -signal.SIGKILL
-    poll(lambda: _turns(short_tmp).count("other end False") > 5)
+    poll(lambda: turns(short_tmp).count("other end False") > 5)
     assert next(line for line in broker.said if "stuck" in line and "held its turn for" in line).endswith("wait")
     assert any("(stuck) is killed" in line for line in broker.said)
-
-
-@pytest.fixture
-def broker_process(process: Any, short_tmp: Path, poll: Any) -> Callable[[], subprocess.Popen[str]]:
-    """Start ``hadar share broker``, and wait until it answers."""
-
-    def start() -> subprocess.Popen[str]:
-        begun = process("-m", "slurm_hadar.cli.main", "share", "broker", "--socket", str(short_tmp / "s"),
-                        "--policy", "fair", "--memory", "1000")  # fmt: skip
-        poll(lambda: (short_tmp / "s").exists() and _answers(short_tmp / "s"))
-        return begun
-
-    return start
-
-
-def _answers(path: Path) -> bool:
-    try:
-        _raw(path).close()
-    except OSError:
-        return False
-    return True
-
-
-def test_sessions_come_back_to_a_broker_that_was_killed(
-    broker_process: Any, job: Any, short_tmp: Path, poll: Any
-) -> None:
-    first = broker_process()
-    job("a")
-    poll(lambda: _turns(short_tmp).count("a end False") > 5)
-    first.kill()
-    first.wait()
-    second = broker_process()
-    before = len(_turns(short_tmp))
-
-    poll(lambda: len(_turns(short_tmp)) > before + 20)
-    assert _turns(short_tmp)[-1].endswith("False") and second.poll() is None
-
-
-def test_a_broker_that_does_not_come_back_is_given_up(broker_process: Any, short_tmp: Path) -> None:
-    """In the middle of a turn; a broker that is ended leaves no socket behind."""
-    said: list[str] = []
-    broker = broker_process()
-    session = Session(short_tmp / "s", WORK, return_s=0.3, say=said.append)
-    with session.iteration():
-        assert not session.alone
-        broker.terminate()
-        assert broker.wait(20) == 0
-
-    with session.iteration():
-        assert session.alone and len(said) == 1
-    assert not (short_tmp / "s").exists()
-
-
-def test_a_broker_that_comes_late_is_joined(
-    broker_process: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By who has run as if alone, at one of its next turns."""
-    monkeypatch.setattr(client, "_AGAIN_S", 0.1)
-    said: list[str] = []
-    session = Session(short_tmp / "s", WORK, return_s=0.1, say=said.append)
-    with session.iteration():
-        assert session.alone
-    broker_process()
-
-    def turn() -> bool:
-        with session.iteration():
-            return not session.alone
-
-    poll(turn)
-    assert len(status_of(short_tmp / "s")["sessions"]) == 1
-    assert len(said) == 2 and "takes turns from now on" in said[1]
-    session.close()
-
-
-def test_a_broker_that_comes_late_and_refuses_ends_nobody(
-    broker_process: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "_AGAIN_S", 0.1)
-    said: list[str] = []
-    session = Session(short_tmp / "s", Work(Demand(10**15, 0)), return_s=0.1, say=said.append)
-    broker_process()
-
-    def refused() -> bool:
-        with session.iteration():
-            return len(said) > 1
-
-    poll(refused)
-    assert session.alone and "refuses this job" in said[1]
-    assert not refused() or len(said) == 2
-
-
-def test_without_a_broker_a_job_runs_as_if_alone_and_says_so(short_tmp: Path) -> None:
-    said: list[str] = []
-    session = Session(short_tmp / "none", WORK, say=said.append)
-    for _ in range(3):
-        with session.iteration():
-            pass
-
-    assert session.alone and len(said) == 1
-    assert said[0].startswith(f"no broker at {short_tmp}/none (No such file or directory): this job runs as if the GPU")
 
 
 @pytest.mark.parametrize(
@@ -396,7 +211,7 @@ def test_who_breaks_the_protocol_is_refused_and_costs_nobody_else(
     running: Any, short_tmp: Path, words: bytes, says: str
 ) -> None:
     broker = running()
-    with Session(short_tmp / "s", WORK).iteration(), _raw(short_tmp / "s") as sock:
+    with Session(short_tmp / "s", WORK).iteration(), raw(short_tmp / "s") as sock:
         sock.sendall(words)
         answer = json.loads(sock.makefile().readline())
 
@@ -411,7 +226,7 @@ def test_what_somebody_said_who_does_not_listen_any_more_leaves_nothing_behind(
 ) -> None:
     running()
     join = json.dumps({"op": "join", "persistent_bytes": 900, "ephemeral_bytes": 0}).encode() + b"\n"
-    with _raw(short_tmp / "s") as sock:
+    with raw(short_tmp / "s") as sock:
         sock.shutdown(socket.SHUT_RD)  # what it is told fails
         sock.sendall(join + join + rest)
 
@@ -453,7 +268,7 @@ def test_other_users_are_refused(running: Any, short_tmp: Path, monkeypatch: pyt
     Session(short_tmp / "s", WORK).close()
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: 4242)
-        with _raw(short_tmp / "s") as sock:
+        with raw(short_tmp / "s") as sock:
             assert sock.recv(1) == b""
     with monkeypatch.context() as patch:
         patch.setattr(client, "credentials", lambda _: (1, os.getuid() + 1))
@@ -474,13 +289,13 @@ def test_an_administrators_broker_serves_all_users_and_leaves_room_for_each(
     with monkeypatch.context() as patch:
         patch.setattr(server, "credentials", lambda _: (os.getpid(), 4242))
         patch.setattr(server, "_owner", lambda _: 4242)
-        theirs = [_raw(short_tmp / "s") for _ in range(4)]
+        theirs = [raw(short_tmp / "s") for _ in range(4)]
         assert theirs[3].recv(1) == b""
         theirs[0].sendall(b'{"op": "status"}\n')
         told = json.loads(theirs[0].makefile().readline())
         assert [(one["user"], one["label"]) for one in told["sessions"]] == [(os.getuid(), "")]
         patch.setattr(server, "credentials", lambda _: (os.getpid(), 4243))
-        with _raw(short_tmp / "s") as sock:
+        with raw(short_tmp / "s") as sock:
             assert sock.recv(1) == b""
     for sock in theirs:
         sock.close()
@@ -502,7 +317,7 @@ def test_who_asks_without_end_keeps_nobody_from_turns(
 
     monkeypatch.setattr(server, "encoded", told)
     one = running()
-    with _raw(short_tmp / "s") as sock:
+    with raw(short_tmp / "s") as sock:
         sock.sendall(b'{"op": "status"}\n' * 2000)
         poll(lambda: bool(asked))
         session = Session(short_tmp / "s", WORK)
@@ -516,14 +331,6 @@ def test_who_asks_without_end_keeps_nobody_from_turns(
     one.keeper.close()
     one.thread.join(30)
     assert len(asked) < 1000 and not one.thread.is_alive()
-
-
-def test_a_second_broker_is_refused_and_one_that_died_leaves_nothing_in_the_way(running: Any, short_tmp: Path) -> None:
-    (short_tmp / "s").touch()  # left by one that died
-    running()
-
-    with pytest.raises(ChannelError, match="another broker serves"):
-        Broker(short_tmp / "s", Rules(Policy.FAIR, 1000), Limits(), print)
 
 
 def test_a_job_gives_way_by_the_word_of_its_own_user_and_nobody_gets_more_by_his_own(
@@ -542,7 +349,7 @@ def test_a_job_gives_way_by_the_word_of_its_own_user_and_nobody_gets_more_by_his
     give_way(path, "77", 0.0, 0.2)
     poll(lambda: set(kept().values()) == {None})  # the time is over
     for said in ({"share": 0.75, "for_s": 1}, {"share": 0, "for_s": 1e9}, {"share": True, "for_s": 1}, {"for_s": 1}):
-        liar = _raw(path)
+        liar = raw(path)
         liar.sendall((json.dumps({"op": "give_way", "job": "7", **said}) + "\n").encode())
         assert b"refused" in liar.recv(4096)
         liar.close()
