@@ -24,9 +24,9 @@ import click
 from benchmarks.sharing.events import play
 from slurm_hadar.sharing.simulation.lane import LaneClock, Session
 from slurm_hadar.sharing.simulation.run import ShareOptions, simulate
-from slurm_hadar.sharing.trace import NS
+from slurm_hadar.sharing.simulation.trace import NS
+from slurm_hadar.sharing.simulation.workloads import draw_trace, workloads
 from slurm_hadar.sharing.turns import Policy, Standing
-from slurm_hadar.sharing.workloads import draw_trace, workloads
 
 OPTIONS = ShareOptions(16 * 10**9)
 RATIOS = ("makespan_s", "avg_jct_s", "p95_jct_s", "avg_queueing_s")

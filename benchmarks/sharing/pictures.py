@@ -18,8 +18,8 @@ from benchmarks.sharing.live import CAPACITY, Training, turns_of
 from slurm_hadar.pages.plots import Look, drawing, jct_cdf
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.simulation.run import ShareOptions, simulate
+from slurm_hadar.sharing.simulation.workloads import draw_trace
 from slurm_hadar.sharing.turns import Policy
-from slurm_hadar.sharing.workloads import draw_trace
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 GB = 10**9

@@ -14,8 +14,8 @@ import click
 from benchmarks.sharing.__main__ import OPTIONS, RATIOS, beside_fifo
 from slurm_hadar.sharing import entry
 from slurm_hadar.sharing.simulation.run import simulate
+from slurm_hadar.sharing.simulation.workloads import draw_trace
 from slurm_hadar.sharing.turns import Policy
-from slurm_hadar.sharing.workloads import draw_trace
 
 MANY = 10**9
 TRIED = (

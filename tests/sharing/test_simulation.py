@@ -14,7 +14,7 @@ from slurm_hadar.sharing.entry import Applicant, let_in
 from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, release
 from slurm_hadar.sharing.simulation.lane import LaneClock, Session
 from slurm_hadar.sharing.simulation.run import ShareOptions, simulate
-from slurm_hadar.sharing.trace import NS, ShareJob
+from slurm_hadar.sharing.simulation.trace import NS, ShareJob
 from slurm_hadar.sharing.turns import EqualShareClock, Policy, Standing, rank, stride
 
 CAPACITY = 100

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import TraceError
 from slurm_hadar.sharing.lanes import Demand
-from slurm_hadar.sharing.trace import NS, ShareJob, read_trace, write_trace
-from slurm_hadar.sharing.workloads import MEAN_S, draw_trace, workloads
+from slurm_hadar.sharing.simulation.trace import NS, ShareJob, read_trace, write_trace
+from slurm_hadar.sharing.simulation.workloads import MEAN_S, draw_trace, workloads
 
 HEADER = "job_id,arrival_s,iterations,iter_s,persistent_bytes,ephemeral_bytes"
 

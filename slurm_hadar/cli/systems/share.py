@@ -23,11 +23,11 @@ from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.simulation.result import ShareResult
 from slurm_hadar.sharing.simulation.run import PARALLEL_GAIN, ShareOptions
 from slurm_hadar.sharing.simulation.run import simulate as run_simulation
+from slurm_hadar.sharing.simulation.trace import read_trace, write_trace
+from slurm_hadar.sharing.simulation.workloads import GAP_S, draw_trace
 from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
 from slurm_hadar.sharing.together import Command, End, run_together
-from slurm_hadar.sharing.trace import read_trace, write_trace
 from slurm_hadar.sharing.turns import Policy
-from slurm_hadar.sharing.workloads import GAP_S, draw_trace
 from slurm_hadar.units import lasting
 
 if TYPE_CHECKING:

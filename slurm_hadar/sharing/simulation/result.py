@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_hadar.sharing.trace import NS
+from slurm_hadar.sharing.simulation.trace import NS
 from slurm_hadar.sharing.turns import Policy
 
 __all__ = ["JobTimes", "ShareResult"]

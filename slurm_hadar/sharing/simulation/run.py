@@ -22,7 +22,7 @@ from slurm_hadar.sharing.entry import Applicant, let_in
 from slurm_hadar.sharing.lanes import GpuMemory, at_boundary, is_safe, release
 from slurm_hadar.sharing.simulation.lane import LaneClock, Session
 from slurm_hadar.sharing.simulation.result import JobTimes, ShareResult
-from slurm_hadar.sharing.trace import ShareJob
+from slurm_hadar.sharing.simulation.trace import ShareJob
 from slurm_hadar.sharing.turns import EqualShareClock, Policy, Standing
 
 __all__ = ["PARALLEL_GAIN", "ShareOptions", "simulate"]

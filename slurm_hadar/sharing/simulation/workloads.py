@@ -8,7 +8,7 @@ from importlib import resources
 
 from slurm_hadar.fields import positive, rows
 from slurm_hadar.sharing.lanes import Demand
-from slurm_hadar.sharing.trace import NS, ShareJob
+from slurm_hadar.sharing.simulation.trace import NS, ShareJob
 
 __all__ = ["GAP_S", "MEAN_S", "Workload", "draw_trace", "workloads"]
 
@@ -38,7 +38,7 @@ class Workload:
 
 def workloads() -> tuple[Workload, ...]:
     """Those of workloads.csv."""
-    text = (resources.files("slurm_hadar.sharing") / "workloads.csv").read_text(encoding="utf-8")
+    text = (resources.files("slurm_hadar.sharing.simulation") / "workloads.csv").read_text(encoding="utf-8")
     table = [
         (row["name"], positive(row["peak_mb"], where, "peak_mb"), positive(row["iter_ms"], where, "iter_ms"))
         for where, row in rows(text.splitlines(), "workloads.csv", ("name", "peak_mb", "iter_ms"), ())
