@@ -31,7 +31,7 @@ INFO = ModelInfo(
     (TensorSpec("x", "FP32", (-1, 2)), TensorSpec("n", "INT8", (1,)), TensorSpec("b", "BOOL", (1,))),
     (TensorSpec("y", "FP32", (1,)),),
 )
-MODELS = Path(__file__).parent / "models.py"
+MODELS = Path(__file__).parents[1] / "models.py"
 NO_SOURCES = [
     (f"{MODELS}", "must read FILE.py:FUNCTION"),
     (f"{MODELS}:Sleeper.infer", "must read FILE.py:FUNCTION"),

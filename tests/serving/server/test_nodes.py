@@ -19,7 +19,7 @@ from slurm_hadar.serving.server.workers.line import WorkerLine, connect, sender,
 from slurm_hadar.serving.server.workers.pool import Pool, WorkerEvents
 from slurm_hadar.serving.server.workers.seats import Seat, seats_here
 
-MODELS = Path(__file__).parent / "models.py"
+MODELS = Path(__file__).parents[1] / "models.py"
 WAIT_S = 60.0
 JOB = [NodeGpus("a", "v100", (0, 1), 8, 3), NodeGpus("a", "k80", (2,), 8, 3), NodeGpus("b", "k80", (0, 1), 6, 2)]
 

@@ -18,7 +18,7 @@ import numpy as np
 from slurm_hadar.serving.client import ServingClient
 from slurm_hadar.serving.tensors import as_json
 
-MODELS = Path(__file__).parent / "models.py"
+MODELS = Path(__file__).parents[1] / "models.py"
 WAIT_S = 60.0
 PATIENT_MS = 60_000.0
 

@@ -28,7 +28,7 @@ from slurm_hadar.serving.server.app import _Routes
 from slurm_hadar.serving.server.desk import _alike
 from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.trace import Intended
-from tests.serving.running import PATIENT_MS, WAIT_S, Running, body_of, inputs_of, until
+from tests.serving.server.running import PATIENT_MS, WAIT_S, Running, body_of, inputs_of, until
 
 #: Python runs it when it starts: the wall clock of the server and of its workers jumps by a day with each look at it
 JUMPING = """

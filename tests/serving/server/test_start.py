@@ -12,7 +12,7 @@ import pytest
 
 from slurm_hadar.errors import ServingError
 from slurm_hadar.serving.client import ServingClient
-from tests.serving.running import MODELS, PATIENT_MS, WAIT_S, Running, until
+from tests.serving.server.running import MODELS, PATIENT_MS, WAIT_S, Running, until
 
 
 def test_files_of_the_working_directory_do_not_replace_pythons_own(tmp_path: Path) -> None:

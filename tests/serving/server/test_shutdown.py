@@ -18,7 +18,7 @@ import pytest
 
 from slurm_hadar.errors import ServingError
 from slurm_hadar.serving.client import ServingClient
-from tests.serving.running import MODELS, PATIENT_MS, WAIT_S, Running, body_of, inputs_of, until
+from tests.serving.server.running import MODELS, PATIENT_MS, WAIT_S, Running, body_of, inputs_of, until
 
 
 def test_the_end_answers_whom_it_has_accepted() -> None:
