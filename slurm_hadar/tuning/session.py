@@ -187,29 +187,16 @@ def run(
         profiles = Profiles()
         family = f"{options.file}:{options.function}"
         profile = profiles.of(family)
-        hooked = bool({"slurm_hadar", "lightning", "transformers"} & imports)
-        settings = Settings(
-            options.file, options.function, options.metric, options.target, options.time_limit_s,
-            options.packed, options.widest, hooked,
-        )  # fmt: skip
-        state = State(book, sites, record, profile, settings, say)
+        state = State(book, sites, record, profile, _settings(options, imports), say)
         executor = Executor(state, launcher, look, _survey(options, found) if in_allocation(os.environ) else None)
         why = "done"
         record.event("began", gpus=sites.count)
         try:
             with _stopping(executor):
-                what = Search(
-                    algorithm_of(options), options.trials, options.eta, options.first_rung, options.longest,
-                    options.sampler == Sampler.TPE, options.deadline_s, options.seed,
-                )  # fmt: skip
                 if _reached(book, options.target, say):
                     why = "target"
-                elif ":" in options.algorithm:
-                    take_up(executor)
-                    with _of_the_user(options.algorithm):
-                        load_objective(*options.algorithm.rsplit(":", 1))(executor)
                 else:
-                    search(executor, what)
+                    _search(options, executor)
         except (Stopped, KeyboardInterrupt):  # the latter: a second Ctrl-C
             why = "target" if state.reached is not None else "stopped"
         except HadarError:
@@ -224,6 +211,28 @@ def run(
     finally:
         launcher.close()
         record.close()
+
+
+def _settings(options: Options, imports: set[str]) -> Settings:
+    hooked = bool({"slurm_hadar", "lightning", "transformers"} & imports)
+    return Settings(
+        options.file, options.function, options.metric, options.target, options.time_limit_s,
+        options.packed, options.widest, hooked,
+    )  # fmt: skip
+
+
+def _search(options: Options, executor: Executor) -> None:
+    """By the algorithm, ours or the user's own."""
+    if ":" not in options.algorithm:
+        what = Search(
+            algorithm_of(options), options.trials, options.eta, options.first_rung, options.longest,
+            options.sampler == Sampler.TPE, options.deadline_s, options.seed,
+        )  # fmt: skip
+        search(executor, what)
+        return
+    take_up(executor)
+    with _of_the_user(options.algorithm):
+        load_objective(*options.algorithm.rsplit(":", 1))(executor)
 
 
 @contextlib.contextmanager

@@ -38,10 +38,7 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
     Of a job array that is its first task which is not over.
     """
     with open_journal(config) as journal:
-        if journal.job(job_id) is None and journal.forks().get(job_id) is None:
-            job_id = first_task(journal, job_id)
-        if journal.job(job_id) is None and journal.forks().get(job_id) is None:
-            job_id = as_in_the_queue(config, job_id)
+        job_id = _meant(journal, config, job_id)
         record, wait = journal.job(job_id), journal.wait(job_id)
         last = next((e for e in reversed(journal.history(job_id)) if "kind" in e), None)
         fork = _fork(journal, job_id)
@@ -73,6 +70,17 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
         click.echo(plain(line))
     if fork is not None:
         click.echo(f"  copy         of {_progress(fork)}")
+
+
+def _meant(journal: Reader, config: Config, job_id: str) -> str:
+    """Of a job array its first task which is not over; what the journal does not know as the queue calls it."""
+    if not _is_known(journal, job_id):
+        job_id = first_task(journal, job_id)
+    return job_id if _is_known(journal, job_id) else as_in_the_queue(config, job_id)
+
+
+def _is_known(journal: Reader, job_id: str) -> bool:
+    return journal.job(job_id) is not None or journal.forks().get(job_id) is not None
 
 
 def _ask_slurm(config: Config, job_id: str) -> tuple[Answer | None, dict[str, Any]]:

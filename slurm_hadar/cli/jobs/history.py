@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from rich.table import Table
 from rich.text import Text
@@ -45,6 +47,11 @@ def history(config: Config, job_id: str, commands: bool, as_json: bool) -> None:
         return
     if record is not None and not tasks:
         click.echo(plain(summary(record)))
+    console().print(_table(entries, bool(tasks), commands))
+
+
+def _table(entries: list[dict[str, Any]], tasks: bool, commands: bool) -> Table:
+    """``tasks``: with a column for whose an entry is; ``commands``: word for word."""
     table = Table(box=None, pad_edge=False)
     for title in ("TIME", "ROUND", *(["JOB"] if tasks else []), "WHAT", "DETAIL"):
         table.add_column(title, no_wrap=title != "DETAIL")
@@ -55,4 +62,4 @@ def history(config: Config, job_id: str, commands: bool, as_json: bool) -> None:
         style = "dim" if "command" in entry and entry["outcome"] == "ok" else ""
         task = [entry["job_id"]] if tasks else []
         table.add_row(clock(entry["time"]), str(entry["round"]), *task, Text(what, style), Text(plain(detail), style))
-    console().print(table)
+    return table

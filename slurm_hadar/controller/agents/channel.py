@@ -71,16 +71,7 @@ class Channel:
         self._complaints = Complaints("bad message")
         public, secret = _keys(state_dir / KEY_FILE)
         self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 200)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, max_bytes)
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        self._socket.setsockopt(zmq.BACKLOG, _BACKLOG)
-        self._socket.setsockopt(zmq.RCVHWM, _WAITING)
-        self._socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENT_MS)
-        self._socket.curve_server = True
+        self._socket = _router(self._context, max_bytes)
         self._socket.curve_publickey, self._socket.curve_secretkey = public, secret
         self._connections = Connections(raise_file_limit())
         self._peers, self._addresses = Rates(_PEER_PER_S, _PEER_BURST), Rates(_ADDRESS_PER_S, _ADDRESS_BURST)
@@ -248,6 +239,21 @@ def _keys(path: Path) -> tuple[bytes, bytes]:
         public, secret = zmq.curve_keypair()
         replace_file(path, f"{public.decode()}\n{secret.decode()}\n", 0o600)
         return public, secret
+
+
+def _router(context: zmq.Context[zmq.Socket[bytes]], max_bytes: int) -> zmq.Socket[bytes]:
+    """For all agents, authenticated by CURVE, with bounds on what each may keep waiting."""
+    router = context.socket(zmq.ROUTER)
+    router.setsockopt(zmq.LINGER, 200)
+    router.setsockopt(zmq.MAXMSGSIZE, max_bytes)
+    router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    router.setsockopt(zmq.BACKLOG, _BACKLOG)
+    router.setsockopt(zmq.RCVHWM, _WAITING)
+    router.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+    router.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+    router.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENT_MS)
+    router.curve_server = True
+    return router
 
 
 def _bind(server: zmq.Socket[bytes], bind: str, memory: Path) -> int:

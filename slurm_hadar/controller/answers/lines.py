@@ -73,14 +73,9 @@ def line_of(
     knows."""
     if shares is not None and record is not None and record.company.get("with") == shares["with"]:
         shares = {**shares, **record.company}
-    pending, running = job.state is JobState.PENDING, job.state is JobState.RUNNING
-    steps = (record.saved_step or 0.0 if pending else record.steps) if record else 0.0  # a suspended one has them still
-    total = record.total_steps if record else None
-    if progress is not None:
-        steps, total = progress[0], progress[1] or total
+    running = job.state is JobState.RUNNING
     forecast = Forecast.of(record) if record else None
-    left_alone = wait.get("tier") == "pinned" and record is not None and record.stage is Stage.RUNNING
-    wait = wait if pending or pinned or left_alone else {}
+    wait = _wait(job, record, pinned, wait)
     wanted = Placement.of(wait.get("wanted") or {})
     return Line(
         job_id=job.job_id,
@@ -90,7 +85,7 @@ def line_of(
         gpus=record.workers if record else job.gpu_count,
         where=str(held) if held else _nodes(job) or "-",
         steps_per_s=record.steps_per_s if record and running else None,
-        done_share=min(1.0, steps / total) if total and not outruns(steps, total) else None,
+        done_share=_done_share(job, record, progress),
         arrival=record.arrival if record else job.submit or 0.0,
         restarts=job.restarts,
         moves=record.moves if record else 0,
@@ -101,8 +96,25 @@ def line_of(
         types=tuple(sorted((held or wanted).by_type)),
         held=held.as_dict(),
         shares=shares,
-        **wait_fields({**wait, "tier": "pinned", "why": pinned} if pinned else wait),
+        **wait_fields(wait),
     )
+
+
+def _done_share(job: SlurmJob, record: JobRecord | None, progress: tuple[float, float | None] | None) -> float | None:
+    steps, total = (record.steps, record.total_steps) if record else (0.0, None)
+    if record and job.state is JobState.PENDING:  # a suspended one has its steps still
+        steps = record.saved_step or 0.0
+    if progress is not None:
+        steps, total = progress[0], progress[1] or total
+    return min(1.0, steps / total) if total and not outruns(steps, total) else None
+
+
+def _wait(job: SlurmJob, record: JobRecord | None, pinned: str | None, wait: dict[str, Any]) -> dict[str, Any]:
+    """Nothing of a job that does not wait, unless it is left to Slurm, or left alone while it runs."""
+    if pinned:
+        return {**wait, "tier": "pinned", "why": pinned}
+    left_alone = wait.get("tier") == "pinned" and record is not None and record.stage is Stage.RUNNING
+    return wait if job.state is JobState.PENDING or left_alone else {}
 
 
 def wait_fields(wait: dict[str, Any]) -> dict[str, Any]:

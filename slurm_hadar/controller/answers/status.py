@@ -89,59 +89,95 @@ class Status:
         return {t: s.steps_per_s for t, s in sorted(self.speeds.items()) if s.basis is Basis.MEASURED}
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What the queue and the journal say of a job, or of an array by its tasks. ``hidden``: why there is little of the
+    queue, ``away``: why there is none; these and more are ``faults``."""
+
+    line: Line | None
+    tasks: tuple[Line, ...]
+    past: tuple[Task, ...]
+    record: JobRecord | None
+    runs: tuple[Run, ...]
+    fork: Mapping[str, Any] | None
+    hidden: str
+    away: str
+    faults: tuple[str, ...]
+
+
 def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
     """All that is known of one job, an array or a task of one. Raises HadarError if nobody knows it, or nobody can be
     asked."""
-    journal, journal_fault = journal_or_empty(config)
-    faults = [f"decisions and progress are not known: {journal_fault}"] if journal_fault else []
-    try:
-        lines, hidden, slurm_fault = _lines(backend, config, journal)
-        mine = [line for line in lines if line.job_id == job_id]
-        tasks = sorted(_of(job_id, lines), key=lambda line: by_number(line.job_id))
-        record, runs = journal.job(job_id), tuple(journal.runs_of(job_id))
-        fork = journal.forks().get(job_id.partition("_")[0])
-        past = _past_tasks(job_id, journal, {line.job_id for line in tasks})
-        silent = silence(journal, config, time.time()) if mine or tasks else ""
-    finally:
-        journal.close()
-    faults += [fault for fault in (silent, hidden, slurm_fault) if fault]
-    seen = None if slurm_fault else shown(backend.ask, job_id)
-    if seen is not None and not tasks and seen.job_id != job_id:
+    known = _known(backend, config, job_id)
+    seen = None if known.away else shown(backend.ask, job_id)
+    if seen is not None and not known.tasks and seen.job_id != job_id:
         if not job_id.isdecimal():  # Slurm takes the number of a task, which has no tasks, for that of its array
             raise HadarError(f"job {job_id} is not known; Slurm knows {seen.job_id}")
         return status_of(backend, config, seen.job_id)
-    told: tuple[AccountedJob, ...] = ()
-    try:
-        told = () if mine or tasks or slurm_fault or (seen and not past) else accounted(backend.ask, job_id)
-    except SlurmUnavailable as error:  # the accounts' daemon: the journal may know more
-        faults.append(str(error))
-        if record is None and not past:
-            raise
-    if not mine and (tasks or past or any("_" in job.job_id and job.job_id != job_id for job in told)):
-        over = past or tuple(Task(job.job_id, job.state.lower()) for job in told)
-        return Status(job_id, tasks=tuple(tasks), over=over, fork=_fork(fork), faults=tuple(faults))
-    if not mine and seen is None and record is None and not told:
+    told, fault = _accounted(backend, known, seen, job_id)
+    faults = [*known.faults, *([fault] if fault else [])]
+    line = known.line
+    if line is None and (known.tasks or known.past or any("_" in job.job_id and job.job_id != job_id for job in told)):
+        over = known.past or tuple(Task(job.job_id, job.state.lower()) for job in told)
+        return Status(job_id, tasks=known.tasks, over=over, fork=known.fork, faults=tuple(faults))
+    if line is None and seen is None and known.record is None and not told:
         raise HadarError(
-            slurm_fault or f"job {job_id} is known neither to Slurm (squeue, sacct) nor to the controller's journal"
+            known.away or f"job {job_id} is known neither to Slurm (squeue, sacct) nor to the controller's journal"
         )
-    line = mine[0] if mine else None
-    foreseen = line is not None and not slurm_fault and not hidden
+    foreseen = line is not None and not known.away and not known.hidden
     expected, speeds, fault = _expected(backend, config, job_id) if foreseen else (None, {}, "")
     faults += [fault] if fault else []
     return Status(
         job_id,
         line,
         seen,
-        record,
+        known.record,
         next(iter(told), None),
-        runs,
+        known.runs,
         speeds,
         expected,
-        _saved(record, seen, job_id, backend),
-        fork=_fork(fork),
+        _saved(known.record, seen, job_id, backend),
+        fork=known.fork,
         faults=tuple(faults),
-        away=bool(slurm_fault),
+        away=bool(known.away),
     )
+
+
+def _known(backend: CliBackend, config: Config, job_id: str) -> _Known:
+    journal, unread = journal_or_empty(config)
+    try:
+        lines, hidden, away = _lines(backend, config, journal)
+        line = next((line for line in lines if line.job_id == job_id), None)
+        tasks = tuple(sorted(_of(job_id, lines), key=lambda line: by_number(line.job_id)))
+        silent = silence(journal, config, time.time()) if line is not None or tasks else ""
+        faults = (f"decisions and progress are not known: {unread}" if unread else "", silent, hidden, away)
+        return _Known(
+            line,
+            tasks,
+            _past_tasks(job_id, journal, {task.job_id for task in tasks}),
+            journal.job(job_id),
+            tuple(journal.runs_of(job_id)),
+            _fork(journal.forks().get(job_id.partition("_")[0])),
+            hidden,
+            away,
+            tuple(fault for fault in faults if fault),
+        )
+    finally:
+        journal.close()
+
+
+def _accounted(
+    backend: CliBackend, known: _Known, seen: Shown | None, job_id: str
+) -> tuple[tuple[AccountedJob, ...], str]:
+    """What Slurm's accounts have of a job that is not in its memory, and why they cannot be asked."""
+    if known.line is not None or known.tasks or known.away or (seen is not None and not known.past):
+        return (), ""
+    try:
+        return accounted(backend.ask, job_id), ""
+    except SlurmUnavailable as error:  # the accounts' daemon: the journal may know more
+        if known.record is None and not known.past:
+            raise
+        return (), str(error)
 
 
 def _lines(backend: CliBackend, config: Config, journal: Reader) -> tuple[list[Line], str, str]:

@@ -8,6 +8,7 @@ from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.observe.speeds.shared_gpus import own_turns
 from slurm_hadar.controller.steering.nodes import NodeBook
+from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState
 from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
 from slurm_hadar.throughput.profiles import Needs, joined
@@ -33,12 +34,7 @@ def _learn_of(
     node = nodes.get(job.nodes[0]) if len(job.nodes) == 1 else None
     if news is None or news.report.restart != job.restarts or node is None or node.gpu_type is None:
         return
-    report = news.report
-    if sources.profiles is not None and report.iter_s is not None and facts.record.needs_filed != report.seq:
-        facts.record.needs_filed = report.seq
-        taken = report.persistent_bytes, report.ephemeral_bytes, report.iter_s
-        with sources.best_effort():
-            sources.profiles.record_needs(Needs(facts.workload(1), node.gpu_type, job.user, *taken, now, report.duty))
+    _learn_needs(sources, facts, news.report, node.gpu_type, now)
     told, news.shared_speeds = news.shared_speeds, []
     for company, steps_per_s in told:
         others = [known.get(other) for other in company.split("+")] if company else []
@@ -51,3 +47,12 @@ def _learn_of(
         if sources.profiles is not None:
             with sources.best_effort():
                 sources.profiles.record(facts.workload(1), beside, node.gpu_type, job.user, steps_per_s, now)
+
+
+def _learn_needs(sources: Sources, facts: JobFacts, report: Report, gpu_type: str, now: float) -> None:
+    if sources.profiles is None or report.iter_s is None or facts.record.needs_filed == report.seq:
+        return
+    facts.record.needs_filed = report.seq
+    taken = report.persistent_bytes, report.ephemeral_bytes, report.iter_s
+    with sources.best_effort():
+        sources.profiles.record_needs(Needs(facts.workload(1), gpu_type, facts.job.user, *taken, now, report.duty))
