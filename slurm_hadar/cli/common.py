@@ -105,6 +105,7 @@ def as_in_the_queue(config: Config, job_id: str) -> str:
 
 
 def journal_path(config: Config) -> Path:
+    """The journal of the state directory that is configured; it need not be there."""
     return chosen_state_dir(config) / JOURNAL
 
 
@@ -147,6 +148,7 @@ def policy_settings(settings: Iterable[str]) -> dict[str, str]:
 
 
 def print_json(content: Any) -> None:
+    """Indented, with sorted keys; what JSON does not have as its text."""
     click.echo(json.dumps(content, indent=2, sort_keys=True, default=str))
 
 

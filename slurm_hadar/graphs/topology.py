@@ -56,7 +56,7 @@ class Topology:
             raise GraphError("a topology needs GPUs, both bandwidths and a name for every server")
         for name, count, inside, outside in zip(self.names, self.gpus, self.inside, self.outside, strict=True):
             if count < 0:
-                raise GraphError(f"server {name}: {count} GPUs")
+                raise GraphError(f"server {name}: the number of GPUs must be at least 0, not {count}")
             if not (0 < inside < math.inf and 0 < outside < math.inf):
                 raise GraphError(f"server {name}: bandwidths must be positive, in bytes/s")
         for group in self.groups:

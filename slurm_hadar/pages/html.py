@@ -143,6 +143,7 @@ def hours(seconds: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
+    """``12.5 %``; ``-`` for what is not known."""
     return "-" if share is None else f"{100 * share:.1f} %"
 
 

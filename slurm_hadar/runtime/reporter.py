@@ -77,9 +77,11 @@ class Meter:
         self._looked = now
 
     def restart(self) -> None:
+        """Forget all that was seen."""
         self._moments.clear()
 
     def add(self, now: float, steps: int) -> None:
+        """So many steps are done; fewer than before is another training, which begins anew."""
         moments = self._moments
         if moments and steps < moments[-1][1]:
             moments.clear()

@@ -159,6 +159,7 @@ class Inference:
         return Guess(error, "; ".join([anchor.source, *carried]), rate, anchor.own and not carried)
 
     def by_data_sheet(self, wanted: Wanted, spread: float) -> Speed:
+        """Where no speed of the job or its like is known. ``spread``: its factor on several nodes."""
         rate = DOUBLING ** math.log2(wanted.workers)
         if wanted.asked is not None:
             rate *= (wanted.workers / wanted.asked[0]) ** BATCH_EXPONENT

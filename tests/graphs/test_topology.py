@@ -107,7 +107,7 @@ def test_names_do_not_make_topologies_differ() -> None:
     ("make", "message"),
     [
         (lambda: Topology.of([]), "at least one server"),
-        (lambda: Topology.of({"n1": -1}), "server n1: -1 GPUs"),
+        (lambda: Topology.of({"n1": -1}), "server n1: the number of GPUs must be at least 0, not -1"),
         (lambda: Topology.of([4], outside=0.0), "bandwidths must be positive"),
         (lambda: Topology((4,), (1.0, 2.0), (1.0,)), "both bandwidths"),
         (lambda: Topology((4,), (1.0,), (1.0,), (Group((0, 1), 1.0),)), "a switch needs servers"),

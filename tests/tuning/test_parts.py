@@ -118,6 +118,8 @@ def test_slots_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted in (None, "0", "a"):
         with pytest.raises(ConfigError):
             sites_here(wanted, {})
+    with pytest.raises(ConfigError, match="--gpus 5000 must be a whole number from 1 to 4096"):
+        sites_here("5000", {})
 
 
 def test_imports_are_read_not_made(tmp_path: Path) -> None:

@@ -176,6 +176,7 @@ class JobRecord:
 
     @property
     def stage(self) -> Stage:
+        """How far it is, by what is on record."""
         if self.ended is not None:
             return Stage.OVER
         if self.run_since is not None:

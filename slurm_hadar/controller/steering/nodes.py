@@ -112,6 +112,8 @@ class NodeBook(dict[str, NodeFacts]):
 def node_facts(
     nodes: Iterable[SlurmNode], memory_gb: Mapping[str, int] | None = None, bounds: Bounds | None = None
 ) -> NodeBook:
+    """What steering needs to know of the nodes. ``memory_gb``: of one GPU by type, where the site says it; ``bounds``:
+    of its partitions and reservations."""
     facts = NodeBook(memory_gb, bounds)
     for node in nodes:
         types = [t for t, _ in node.gpus]

@@ -31,6 +31,7 @@ class ReadBack:
 
     @classmethod
     def of(cls, shown: Iterable[SlurmJob], wanted: Collection[str], put_off: Collection[str]) -> ReadBack:
+        """Of all that Slurm shows what was ``wanted``, or was only ``put_off``."""
         found = cls()
         for job in shown:
             if job.job_id in wanted or (job.job_id in put_off and job.state is not JobState.PENDING):
@@ -66,6 +67,7 @@ class Pace:
 
 
 def overdue(job: SlurmJob) -> bool:
+    """Whether it still waits for a start time that has come: Slurm has not noticed yet."""
     return job.reason == "BeginTime" and job.eligible is not None and job.eligible <= time.time()
 
 

@@ -79,7 +79,9 @@ class Feed:
                 batch = self._first.pop() if self._first else next(self._iterator)  # type: ignore[arg-type]
             except StopIteration:
                 if self.index == 0:
-                    raise ValueError("the loader gives no batch at all") from None
+                    raise ValueError(
+                        "the loader gives no batch at all: its dataset is empty, or smaller than one (drop_last=True)"
+                    ) from None
                 self.epoch, self.index, self._iterator = self.epoch + 1, 0, None
                 continue
             except Exception:  # of the script's data: who goes on all the same has the next one

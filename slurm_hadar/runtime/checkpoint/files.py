@@ -49,6 +49,7 @@ class Summed:
         return {"size": self._size, "sha256": self._sum.hexdigest()}
 
     def write(self, data: Any) -> int:
+        """All of it. Raises OSError, the first of which is kept in ``error``."""
         view = memoryview(data).cast("B")
         try:
             written = 0

@@ -226,6 +226,7 @@ def _is_ignored(wrapper: Any, name: str) -> bool:
 
 
 def state_of(part: dict[str, Any]) -> dict[str, Any]:
+    """By name, what each has to be saved."""
     return {name: item.state_dict() for name, item in part.items()}
 
 

@@ -189,6 +189,7 @@ class Desk:
                     self._refuse(waiting, ServingError("the server ended before it was this request's turn", 503))
 
     def close(self) -> None:
+        """End the workers; whoever still waits is refused."""
         for timer in (self._timer, self._looker):
             if timer is not None:
                 timer.cancel()

@@ -56,6 +56,7 @@ class ServingMetrics:
         self._latest: dict[tuple[str, str], deque[float]] = {}
 
     def ended(self, model: str, application: str, outcome: Outcome) -> None:
+        """A request is over."""
         key = model, application, outcome
         counter = self._cells.get(key)
         if counter is None:  # to look labels up takes longer than to count

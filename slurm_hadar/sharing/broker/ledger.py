@@ -95,6 +95,7 @@ def write(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def remove(path: Path) -> None:
+    """Nobody is to come back to this broker."""
     _beside(path).unlink(missing_ok=True)
 
 

@@ -29,6 +29,7 @@ class Limits:
 
 
 def fastest_first(pool: Iterable[GpuType]) -> tuple[GpuType, ...]:
+    """The types of which there are any."""
     return tuple(sorted((t for t in pool if t.count), key=lambda t: -t.speed))
 
 

@@ -84,7 +84,7 @@ def sites_here(wanted: str | None, environ: Mapping[str, str]) -> Sites:
 
 def _number(text: str) -> int:
     if not 1 <= int(text) <= 4096:
-        raise ConfigError(f"--gpus {text}: from 1 to 4096")
+        raise ConfigError(f"--gpus {text} must be a whole number from 1 to 4096")
     return int(text)
 
 

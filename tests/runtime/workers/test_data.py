@@ -343,7 +343,7 @@ def test_skipped_batches_are_not_loaded() -> None:
 
 def test_an_empty_loader_is_an_error() -> None:
     """A loader without batches ends in one clear error instead of an endless loop."""
-    with pytest.raises(ValueError, match="no batch"):
+    with pytest.raises(ValueError, match="no batch at all: its dataset is empty"):
         Feed([]).next()
 
 

@@ -260,6 +260,7 @@ class JobRecords:
             record.saved_step = None
 
     def note_progress(self, record: JobRecord, news: JobNews | None) -> None:
+        """Take what the job reports of its run into its record; what it said of a run before counts no more."""
         if news is None or news.report.restart < record.restarts:
             return
         report = news.report

@@ -36,6 +36,7 @@ _BATCHES = 3
 
 
 def main() -> None:
+    """A worker's process: load the models, measure them, then run batches until the server ends it."""
     source, largest = sys.argv[1:3]
     sys.path.append(str(Path.cwd()))  # behind all else: nothing there stands in the way of a module of Python's
     line = WorkerLine.take(os.environ)
