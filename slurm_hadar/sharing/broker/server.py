@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import selectors
 import signal
@@ -193,16 +194,10 @@ class Broker:
             sock.close()
             return
         try:
-            process = os.pidfd_open(pid)
-            owner, began = _owner(pid), stat_of(pid).began
+            process, began = _process_of(pid, uid)
         except OSError as error:
-            self._say(f"process {pid} was refused: {error.strerror}")
+            self._say(f"process {pid} of user {uid} was refused: {error.strerror}")
             sock.close()
-            return
-        if owner != uid:  # it has ended, and its number is another's, who is not to be killed in its place
-            self._say(f"process {pid} of user {uid} was refused: it has ended")
-            sock.close()
-            os.close(process)
             return
         sock.setblocking(False)
         self._accepted += 1
@@ -474,6 +469,18 @@ class Broker:
         if for_s > self._limits.report_s and not peer.reported:
             peer.reported = True
             self._say(f"{_shown(peer)} {what} for {for_s:.0f} s; {so}")
+
+
+def _process_of(pid: int, uid: int) -> tuple[int, int]:
+    """A pidfd of the user's process, and when that began. Raises OSError where it has ended."""
+    process = os.pidfd_open(pid)
+    try:
+        if _owner(pid) != uid:  # its number is another's by now, who is not to be killed in its place
+            raise ProcessLookupError(errno.ESRCH, "it has ended")
+        return process, stat_of(pid).began
+    except OSError:
+        os.close(process)
+        raise
 
 
 def _owner(pid: int) -> int:

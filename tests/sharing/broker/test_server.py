@@ -278,6 +278,24 @@ def test_other_users_are_refused(running: Any, short_tmp: Path, monkeypatch: pyt
     assert (short_tmp / "s").stat().st_mode & 0o777 == 0o600
 
 
+def test_who_has_ended_while_it_came_leaves_no_descriptor_behind(
+    running: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = running()
+    assert len(status_of(short_tmp / "s")["sessions"]) == 0  # its keeper has come by now
+    monkeypatch.setattr(server, "_owner", lambda pid: Path(f"/proc/{pid}/gone").stat().st_uid)
+    for _ in range(3):
+        with raw(short_tmp / "s") as sock:
+            assert sock.recv(1) == b""
+
+    poll(lambda: _pidfds() == 1)  # that of its keeper
+    assert broker.said[0].endswith("No such file or directory")
+
+
+def _pidfds() -> int:
+    return sum("pidfd" in str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink())
+
+
 def test_an_administrators_broker_serves_all_users_and_leaves_room_for_each(
     running: Any, short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
