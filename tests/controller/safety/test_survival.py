@@ -358,6 +358,24 @@ def test_a_slurm_that_does_not_tell_the_time(bench: Callable[..., Any], monkeypa
     assert sum("clock is not known (sdiag failed: Access denied)" in r.message for r in caplog.records) == 1
 
 
+def test_no_lease_outlasts_a_clock_that_is_set_back(bench: Callable[..., Any], monkeypatch: Any) -> None:
+    """Slurm's clock with it. Were the controller to die then, the job would wait for an hour."""
+    one, real = bench({"v100-1": ("v100", 2)}), time.time
+    one.slurm.start(one.slurm.submit(2, "hadar:", req_nodes=("v100-1",)), "v100-1")
+    job = one.slurm.submit(2)
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    controller = one.new_controller()
+    controller.run_round()
+    assert one.slurm.jobs[job].eligible > real() + 3000
+    monkeypatch.undo()
+    controller.run_round()
+    lasts_s = one.slurm.jobs[job].eligible - real()
+    controller.run_round()
+
+    assert 0 < lasts_s < 100
+    assert len(one.slurm.batches) == 2, "one that lasts as long as it should is left as it is"
+
+
 def test_a_clock_that_is_set_in_the_middle_of_a_round(bench: Callable[..., Any], monkeypatch: Any) -> None:
     """What was not yet sent is left to the next round, which asks Slurm what time it is."""
     one, real = bench(), time.time
