@@ -140,7 +140,8 @@ def status(storage: str, study: str | None, json_file: str | None) -> None:
     options = session.options_of(storage, study)
     folder = folder_of(options.storage, options.study)
     counts, best = session.standing(options)
-    live = read_status(folder) if is_running(folder) else {}
+    running = is_running(folder)
+    live = read_status(folder) if running else {}
     if json_file is not None:
         told = best and best.told
         write_json(json_file, {"study": options.study, "trials": counts, "best": told, "tuner": live or None})
@@ -148,6 +149,9 @@ def status(storage: str, study: str | None, json_file: str | None) -> None:
     click.echo(study_line(options.study, counts, tuned=bool(live)))
     if best is not None:
         click.echo(best_line(best, options.metric, tuned=bool(live)))
+    if running is None:
+        click.echo(f"it is another user's: whether a tuner is at work on it is not to be seen ({folder})")
+        return
     over = sum(n for state, n in counts.items() if state not in ("running", "waiting"))
     if not live and over >= max(options.trials, sum(counts.values())):
         click.echo(f"all of its trials are over; for more: {_resume(options)} --trials {2 * options.trials}")
@@ -171,7 +175,10 @@ def stop(storage: str, study: str | None) -> None:
 
     options = session.options_of(storage, study)
     folder = folder_of(options.storage, options.study)
-    if not is_running(folder):
+    running = is_running(folder)
+    if running is None:
+        raise ConfigError(f"study {options.study} is another user's, who can stop it ({folder})")
+    if not running:
         raise ConfigError(f"no tuner is at work on study {options.study}")
     request_stop(folder)
     until = time.monotonic() + _STOP_S
