@@ -476,6 +476,18 @@ def test_encrypted(tmp_path: Path) -> None:
         running.end()
 
 
+def test_a_temporary_folder_whose_path_is_too_long_for_sockets(tmp_path: Path) -> None:
+    """In one line, and none is left there."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:build", "--port", "0"]
+    environ = {**os.environ, "TMPDIR": str(long)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "too long for a socket's path: set TMPDIR" in done.stderr and not list(long.iterdir())
+
+
 @pytest.mark.parametrize(("function", "told"), [("broken", "no weights"), ("dies", "ended with 7")])
 def test_a_model_that_cannot_be_built_ends_the_server(function: str, told: str) -> None:
     """In one line."""

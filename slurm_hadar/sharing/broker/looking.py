@@ -18,7 +18,6 @@ from slurm_hadar.sharing.sizes import MOST_BYTES
 __all__ = [
     "COMMON",
     "FOLDER",
-    "LONGEST_PATH",
     "SOCKET",
     "NobodyServes",
     "give_way",
@@ -34,7 +33,6 @@ FOLDER = f"hadar-share-{os.getuid()}-"
 SOCKET = "gpu"
 #: Where an administrator's broker for the jobs of all users has its.
 COMMON = Path("/run/hadar-share")
-LONGEST_PATH = 107  # of a Unix socket's, unix(7)
 _ANSWER_S = 5.0
 
 
