@@ -376,6 +376,31 @@ def test_no_lease_outlasts_a_clock_that_is_set_back(bench: Callable[..., Any], m
     assert len(one.slurm.batches) == 2, "one that lasts as long as it should is left as it is"
 
 
+def test_no_job_has_run_for_an_hour_longer_when_the_clock_was_set(bench: Callable[..., Any], monkeypatch: Any) -> None:
+    """Slurm's clock with it, ahead and back. Nor has a start taken an hour, which no move would ever be worth; what
+    begins after that is measured as ever."""
+    one, real = bench(), time.time
+    one.slurm = WrongClock({"v100-1": ("v100", 2)})
+    controller = one.new_controller()
+    job = one.slurm.submit()
+    one.slurm.start(job, "v100-1")
+    controller.run_round()
+    report(one, job, "hello")
+    for steps in (1, 5):
+        report(one, job, steps=steps)
+    controller.run_round()
+    found = []
+    for ahead_s in (3600, 0, -3600):
+        monkeypatch.setattr(time, "time", lambda ahead_s=ahead_s: real() + ahead_s)
+        controller.run_round()
+        report(one, job, steps=9)
+        controller.run_round()
+        found.append(one.journal.load_jobs()[job])
+
+    assert all(0 <= record.attained_s < 60 and 0 <= record.start_s < 60 for record in found)
+    assert sum(gpu_s for gpu_s, _ in one.journal.usage().values()) < 60
+
+
 def test_a_clock_that_is_set_in_the_middle_of_a_round(bench: Callable[..., Any], monkeypatch: Any) -> None:
     """What was not yet sent is left to the next round, which asks Slurm what time it is."""
     one, real = bench(), time.time
