@@ -218,7 +218,9 @@ def _watching(trials: int, metric: str) -> Iterator[Callable[[Any], None]]:
 
     from slurm_hadar.tuning.view import snapshot
 
-    live = Live(console=Console(stderr=True), auto_refresh=False, transient=True) if sys.stderr.isatty() else None
+    screen = Console(stderr=True)
+    lives = sys.stderr.isatty() and not screen.is_dumb_terminal  # on which rich would draw nothing
+    live = Live(console=screen, auto_refresh=False, transient=True) if lives else None
     said_s = time.monotonic()
 
     def look(executor: Any) -> None:
