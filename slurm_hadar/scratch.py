@@ -8,10 +8,14 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["make", "remove_abandoned"]
+from slurm_hadar.errors import ConfigError
 
+__all__ = ["LONGEST_PATH", "make", "make_for_sockets", "remove_abandoned"]
+
+LONGEST_PATH = 107  # of a Unix socket's, unix(7)
 _LOCK = "alive"
 _held: list[int] = []  # until this process ends, and those that it has forked
 
@@ -25,6 +29,15 @@ def make(prefix: str) -> Path:
         _held.append(lock)
         fcntl.flock(lock, fcntl.LOCK_EX)
         Path(file).rename(directory / _LOCK)  # never seen without its lock
+    return directory
+
+
+def make_for_sockets(prefix: str, names: Iterable[str]) -> Path:
+    """As :func:`make`, for Unix sockets of these names. Raises ConfigError too, where their paths would be too long."""
+    directory = make(prefix)
+    if any(len(os.fsencode(directory / name)) > LONGEST_PATH for name in names):
+        shutil.rmtree(directory, ignore_errors=True)
+        raise ConfigError(f"{directory} is too long for a socket's path: set TMPDIR to a shorter one")
     return directory
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_hadar import scratch
+from slurm_hadar.errors import ConfigError
 
 MAKE = "import sys; from slurm_hadar import scratch; print(scratch.make('hadar-7-'), flush=True); sys.stdin.read()"
 
@@ -49,3 +50,12 @@ def test_no_room_is_told_and_no_folder_harms_nobody(tmp_path: Path, monkeypatch:
     scratch.remove_abandoned("hadar-")
     with pytest.raises(OSError, match="none"):
         scratch.make("hadar-")
+
+
+def test_a_folder_for_sockets_has_a_path_that_they_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with pytest.raises(ConfigError, match=f"{long}/hadar-.* is too long for a socket's path: set TMPDIR"):
+        scratch.make_for_sockets("hadar-", ["gpu"])
+    assert not list(long.iterdir())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:  # large, and for the commands that draw tables only
 
 __all__ = [
     "Number", "as_in_the_queue", "cell", "config_loader", "config_options", "console", "facts_table",
-    "journal_path", "json_option", "known_jobs", "open_journal", "policy_settings", "print_json", "printed",
-    "write_json", "write_text",
+    "fitting_table", "journal_path", "json_option", "known_jobs", "open_journal", "policy_settings", "print_json",
+    "printed", "write_json", "write_text",
 ]  # fmt: skip
 
 _LOADER = "slurm_hadar.config_loader"
@@ -120,7 +120,32 @@ def console() -> Console:
     """stdout: as wide as the terminal, and into a file or a pipe wide enough for everything."""
     from rich.console import Console
 
-    return Console() if sys.stdout.isatty() else Console(width=10_000)
+    class Ours(Console):
+        def on_broken_pipe(self) -> None:
+            """Rich would end the process with 1, as if something had failed."""
+            raise BrokenPipeError
+
+    return Ours() if sys.stdout.isatty() else Ours(width=10_000)
+
+
+def fitting_table(
+    rows: Sequence[Mapping[str, str]], titles: Sequence[str], dropped: Sequence[str], width: int
+) -> Table:
+    """Cells by title; what a terminal so narrow has no room for is ``dropped`` in that order. What stays is not cut."""
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    needs = {title: max([len(title), *(cell_len(row[title]) for row in rows)]) + 2 for title in titles}
+    for title in dropped:
+        if sum(needs.values()) > width:
+            del needs[title]
+    table = Table(box=None)
+    for title in needs:
+        table.add_column(title, no_wrap=title in dropped, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[title]) for title in needs))
+    return table
 
 
 def facts_table(rows: Iterable[tuple[str, str, str]]) -> Table:

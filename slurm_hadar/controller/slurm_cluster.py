@@ -180,7 +180,11 @@ class SlurmCluster(Cluster[Observation]):
             self._parts.leadership.answered()
         self._read_s = state.read_s
         self._vacancies.begin(state.nodes)
-        self._clock.check()  # in each mode: what is written down, and for how long it is kept, goes by this clock, too
+        was_set = self._clock.check()  # in each mode: what is written down, and for how long, goes by this clock, too
+        if was_set is not None:
+            log.warning("the clock of this host was set by %+.0f s, slurmctld's with it", was_set.by_s)
+            self._observer.clock_set(was_set.by_s)
+            self._parts.book.clock_set(*was_set)
         view = SlurmView.of(state, self._config.gpus.memory_gb)
         self._graphs.survey_if_named(self._parts.backend, view)
         seen = self._track(self._observer.observe(view, acting_only=acting_only))

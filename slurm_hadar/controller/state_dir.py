@@ -10,11 +10,12 @@ from slurm_hadar.config import Config
 from slurm_hadar.errors import StoreError
 from slurm_hadar.slurm.survey import name_of
 
-__all__ = ["JOURNAL", "PREDICTOR", "chosen_state_dir", "file_fault", "private_cluster", "state_dir"]
+__all__ = ["JOURNAL", "PREDICTOR", "chosen_state_dir", "file_fault", "full", "private_cluster", "state_dir"]
 
 JOURNAL = "journal.db"
 PREDICTOR = "predictor"
 CLUSTER_FILE = "hadar-cluster.json"
+_LITTLE_ROOM = 1 << 16  # bytes: SQLite's shared memory takes half of it
 
 
 def private_cluster() -> Path | None:
@@ -66,3 +67,12 @@ def file_fault(path: Path) -> str:
         f"{path} is of user {name_of(found.st_uid)} ({stat.filemode(found.st_mode)}), and user {name_of(os.geteuid())} "
         f"may not read and write it"
     )
+
+
+def full(directory: Path) -> bool:
+    """Whether the file system there has no room left for a journal; False where that cannot be told."""
+    try:
+        room = os.statvfs(directory)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize < _LITTLE_ROOM

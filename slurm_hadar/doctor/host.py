@@ -23,7 +23,7 @@ from slurm_hadar.controller.agents.channel import KEY_FILE as CHANNEL_KEY
 from slurm_hadar.controller.agents.notes import KEY_FILE as NOTES_KEY
 from slurm_hadar.controller.safety.lock import LOCK_FILE, holder
 from slurm_hadar.controller.setup import channel_address, channel_file
-from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir, file_fault, private_cluster
+from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir, file_fault, full, private_cluster
 from slurm_hadar.errors import ClusterError, ConfigError, SlurmError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.slurm.backend.pyslurm import probe
@@ -189,7 +189,9 @@ def _no_room(directory: Path) -> str:
             return f"{place}: {error.strerror}"
         if not stat.S_ISDIR(mode):
             return f"{place} is not a directory"
-        return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} is not writable"
+        if not os.access(place, os.W_OK | os.X_OK):
+            return f"{place} is not writable"
+        return f"no room left in {place}" if full(place) else ""
     return f"{directory} has no directory above it"
 
 

@@ -52,7 +52,7 @@ def _config(host: Host) -> Answer:
 def _state_dir(host: Host) -> Answer:
     fix = "hadar run --set controller.state_dir=DIRECTORY    # or in the configuration file"
     if host.state_fault:
-        return problem(f"{host.state_dir} cannot be used: {host.state_fault}", fix)
+        return problem(f"{host.state_dir} cannot be used: {host.state_fault}", f"{fix}; or make room, or rights, there")
     if host.state_files:
         account = name_of(os.geteuid())
         return problem(

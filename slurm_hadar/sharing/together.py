@@ -21,7 +21,7 @@ from slurm_hadar import scratch
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.messages import COMMAND
 from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.looking import FOLDER, LONGEST_PATH, SOCKET, status_of
+from slurm_hadar.sharing.broker.looking import FOLDER, SOCKET, status_of
 from slurm_hadar.sharing.broker.seats import Seat
 from slurm_hadar.sharing.broker.server import Broker, Limits
 from slurm_hadar.sharing.declared import demand_of, seconds_of
@@ -170,10 +170,8 @@ def _serving(
 @contextlib.contextmanager
 def _folder(names: Sequence[str]) -> Iterator[Path]:
     scratch.remove_abandoned(FOLDER)
-    folder = scratch.make(FOLDER)
+    folder = scratch.make_for_sockets(FOLDER, names)
     try:
-        if any(len(os.fsencode(folder / name)) > LONGEST_PATH for name in names):
-            raise ConfigError(f"{folder} is too long for a socket's path: set TMPDIR to a shorter one")
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)

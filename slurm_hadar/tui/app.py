@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -26,7 +28,8 @@ from slurm_hadar.tui.signs import RICH, Signs
 __all__ = ["Top"]
 
 MOST_ROWS = 500
-_ROOM_FOR_USERS = 40  # lines of the terminal
+_ROOM_FOR_USERS, _ROOM_FOR_MOVES = 40, 16  # lines of the terminal
+_ENDED = 128 + signal.SIGTERM
 _FIGURES = ("GPUS", "STEPS/S", "DONE", "PRICE")
 _HELP = """\
 hadar top
@@ -39,7 +42,7 @@ hadar top
   u                      a line per user: GPUs held, jobs that run and wait (always
                          there on a terminal of 40 lines or more)
   r                      look again now
-  q                      quit                 esc           back
+  q, Ctrl-C              quit                 esc           back
 
 One look is one squeue and one sinfo. If Slurm does not answer, jobs and GPUs are as
 the controller's last round saw them, and the second line says so.
@@ -91,6 +94,8 @@ class Top(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
         Binding("s", "sort(1)", "sort"),
         Binding("S", "sort(-1)", "sort back", show=False),
         Binding("slash", "filter", "filter", key_display="/"),
@@ -131,6 +136,8 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
+        ended = partial(self.exit, return_code=_ENDED)  # else the terminal stays as it is now
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended)
         self.query_one(DataTable).focus()
         self.action_look()
         self.set_interval(self._every_s, self.action_look)
@@ -165,6 +172,7 @@ class Top(App[None]):
         self.query_one("#users", Static).update(panes.users(by_user(picture.lines), width))
         self.query_one("#users", Static).set_class(self._shows_users, "open")
         self.query_one("#moves", Static).update(panes.moves(picture, width, signs))
+        self.query_one("#moves", Static).display = self.size.height >= _ROOM_FOR_MOVES
         self._fill(picture)
 
     def _fill(self, picture: Picture) -> None:

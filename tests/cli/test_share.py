@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from slurm_hadar.cli import common
+from slurm_hadar.cli.systems import serve
 from slurm_hadar.sharing.turns import Policy
 
 KEYS = {
@@ -135,3 +141,31 @@ def test_a_dash_prints_and_writes_no_file(
     assert (code, out) == (2, "") and "--json - and --jobs-csv - would print into each other" in err
     assert share("trace", "--jobs", "3", "--out", "-") == share("trace", "--jobs", "3")
     assert not Path("-").exists()
+
+
+def test_a_reader_who_has_seen_enough_is_no_failure(trace: str) -> None:
+    """Also where rich prints: 1 would say that the command has failed."""
+    words = ["share", "simulate", "--trace", trace, "--policy", "fair", "--memory", "16G"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "slurm_hadar.cli.main", *words]
+    with os.fdopen(writing) as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_narrow_terminal_drops_columns_and_cuts_none() -> None:
+    """In 60 columns the finish rate of an application read 100.…"""
+    told = {"model": "static", "application": "image", "requests": 123456, "finish_rate": 1.0, "late": 0, "refused": 0,
+            "abandoned": 0, "latency_p50_ms": 3.21, "latency_p99_ms": 14.82}  # fmt: skip
+    shown = []
+    for width in (60, 200):
+        out = io.StringIO()
+        table = common.fitting_table([serve._facts(told)], serve._TITLES, serve._DROPPED, width)  # noqa: SLF001
+        Console(width=width, file=out).print(table)
+        shown.append(out.getvalue())
+    narrow, wide = shown
+
+    assert "100.0%" in narrow and "static" in narrow and "…" not in narrow and len(narrow.splitlines()) == 2
+    assert "gone" not in narrow and all(word in wide for word in (*serve._TITLES, "3.2 ms"))  # noqa: SLF001

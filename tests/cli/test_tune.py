@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from slurm_hadar.cli.systems import tune
+from slurm_hadar.tuning import view
 
 KEYS = {"policy", "makespan_s", "gpu_use", "resizes", "lower_bound_s"}
 TRIALS = "group,trial,budget_s\nr1,a,4\nr1,b,4\nr1,c,12\nr1,d,30\nr2,d,10\n"
@@ -58,3 +63,17 @@ def test_what_a_person_sees(simulate: Any) -> None:
 def test_bad_input_is_one_line(simulate: Any, text: str, options: tuple[str, ...], said: str) -> None:
     code, _, err = simulate(text, "--gpus", "v100:2", "--policy", "fluid", *options)
     assert code == 1 and said in err and len(err.splitlines()) == 1
+
+
+def test_a_terminal_that_draws_nothing_gets_lines(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that lives needs one that can move its cursor: elsewhere rich writes nothing at all."""
+    counts = {"ended": 0, "runs": 1, "waits": 0, "at its rung": 0}
+    stands = {"counts": counts, "best": None, "trials": 2, "gpus_busy": 1, "gpus": 1, "group_left_s": None}
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(tune, "_LINE_S", 0.0)
+    monkeypatch.setattr(view, "snapshot", lambda *_: stands)
+    with tune._watching(2, "value") as look:  # noqa: SLF001 a search that takes as long as a line needs, is long
+        look(SimpleNamespace(record=SimpleNamespace(status=lambda **_: None)))
+
+    assert capsys.readouterr().err == "hadar: 0 of 2 trials are over, 1 run on 1 of 1 GPUs\n"

@@ -47,6 +47,18 @@ def test_a_state_directory_below_a_file(tmp_path: Path) -> None:
     )
 
 
+def test_a_state_directory_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told also while a controller runs, which does nothing then; and no more once there is room again."""
+    config = load(None, (f"controller.state_dir={tmp_path}/a",))
+    room = os.statvfs(tmp_path)
+    full = os.statvfs_result((*room[:4], 0, *room[5:]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda _path: full)
+        assert inspect_host(config, "", AWAY).state_fault == f"no room left in {tmp_path}"
+
+    assert inspect_host(config, "", AWAY).state_fault == ""
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_state_directory_of_others(tmp_path: Path) -> None:
     """Named."""

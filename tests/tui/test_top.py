@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -205,6 +206,43 @@ def test_a_wider_terminal_shows_more(seat: Seat) -> None:
 
     seat.slurm.away = True
     seat.sit(what, size=(160, 40))
+
+
+def test_a_low_terminal_shows_jobs_and_no_decisions(seat: Seat) -> None:
+    """Of ten lines the last decisions would leave one to the jobs, or none."""
+
+    async def what(app: Top, pilot: Any) -> None:
+        assert app.query_one(DataTable).size.height >= 3 and not app.query_one("#moves").display
+        await pilot.resize_terminal(60, 24)
+        await pilot.pause()
+        await pilot.pause()
+        assert app.query_one("#moves").display
+
+    seat.sit(what, size=(60, 10))
+
+
+@pytest.mark.parametrize("keys", [["ctrl+c"], ["slash", "ctrl+c"], ["question_mark", "ctrl+c"]])
+def test_ctrl_c_ends_it(seat: Seat, keys: list[str]) -> None:
+    """As it ends other programs, wherever one is."""
+
+    async def what(app: Top, pilot: Any) -> None:
+        await pilot.press(*keys)
+        assert not app.is_running or app._exit  # noqa: SLF001 whether it is about to end
+
+    seat.sit(what)
+
+
+def test_a_sigterm_ends_it_as_it_should(seat: Seat) -> None:
+    """A terminal that is left as it was needs a program that ends by itself."""
+    found = []
+
+    async def what(app: Top, pilot: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await pilot.pause()
+        found.append(app.return_code)
+
+    seat.sit(what)
+    assert found == [143]
 
 
 def test_a_slow_slurm_holds_up_no_key(seat: Seat, monkeypatch: pytest.MonkeyPatch) -> None:

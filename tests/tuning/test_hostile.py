@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -17,9 +18,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 optuna = pytest.importorskip("optuna")
 
+from slurm_hadar.cli.systems.tune import tune  # noqa: E402
 from slurm_hadar.errors import ConfigError  # noqa: E402
 from slurm_hadar.tuning import algorithms, population, session  # noqa: E402
 from slurm_hadar.tuning.executor.launch import Ended, LocalLauncher  # noqa: E402
@@ -287,6 +290,30 @@ def test_options_of_a_database_are_no_part_of_its_name(tuner: Any, study: Study)
     code, out, _ = tuner("status", *storage)
     assert code == 0 and "1 complete" in out and "?timeout=60" in out
     assert (tuner.folder / "tune.db").exists()
+
+
+@pytest.mark.parametrize("closed", [os.O_RDWR, os.O_RDONLY])
+def test_a_study_is_looked_at_by_who_may_not_write_to_it(
+    tuner: Any, study: Study, monkeypatch: pytest.MonkeyPatch, closed: int
+) -> None:
+    """Its lock may be one that can be read only, or, another user's, not at all. Root may do both."""
+    assert tuner("run", study(PLAIN.format(before="pass")), "--trials", "1", *RANDOM)[0] == 0
+    opened = os.open
+
+    def refused(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if Path(path).name == "lock" and flags & os.O_ACCMODE in (closed, os.O_RDWR):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refused)
+    storage = ("--storage", f"sqlite:///{tuner.folder}/tune.db")
+    status = CliRunner().invoke(tune, ["status", *storage])
+    stop = CliRunner().invoke(tune, ["stop", *storage])
+
+    assert status.exit_code == 0 and "1 complete" in status.output and "best: trial 0" in status.output
+    assert ("is another user's" in status.output) is (closed == os.O_RDONLY)
+    assert isinstance(stop.exception, ConfigError)
+    assert ("is another user's" if closed == os.O_RDONLY else "no tuner is at work") in str(stop.exception)
 
 
 def test_nobody_goes_on_from_a_trial_that_has_ended() -> None:

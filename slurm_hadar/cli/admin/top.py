@@ -46,4 +46,6 @@ def top(config: Config, refresh: float) -> None:
             return [str(error)]
         return in_lines(found, time.time()) if found else [f"The controller has not seen job {job_id} yet."]
 
-    Top(lambda: picture_of(backend, config, time.time()), details, refresh, signs_for(sys.stdout.encoding)).run()
+    app = Top(lambda: picture_of(backend, config, time.time()), details, refresh, signs_for(sys.stdout.encoding))
+    app.run()
+    raise SystemExit(app.return_code or 0)

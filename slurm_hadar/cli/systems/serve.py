@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from slurm_hadar.cli.common import Number, cell, console, facts_table, write_json, write_text
+from slurm_hadar.cli.common import Number, console, facts_table, fitting_table, write_json, write_text
+from slurm_hadar.controller.words import plain
 from slurm_hadar.errors import ConfigError, ServingError
 from slurm_hadar.joblog import say
 from slurm_hadar.listening import is_loopback, read_token
@@ -109,7 +110,7 @@ def status(url: str, token_file: Path | None, certificates: str | None, watch: b
                 write_json(json_file, told)
             else:
                 if watch:
-                    click.clear()
+                    console().clear()
                 _show_status(told)
             if not watch:
                 return
@@ -140,13 +141,21 @@ def _show_status(told: dict[str, Any]) -> None:
             f"{scaling['wanted']} workers wanted, of {span}{room}{word}; expected in time: "
             f"{rates or 'nobody came of late'} (goal {scaling['goal']:.1%})"
         )
-    table = Table("model", "application", "requests", "in time", "late", "refused", "gone", "median", "99 %", box=None)
-    for a in told["applications"]:
-        waits = ["-" if a[k] is None else f"{a[k]:.1f} ms" for k in ("latency_p50_ms", "latency_p99_ms")]
-        counts = [str(a[k]) for k in ("late", "refused", "abandoned")]
-        name = cell(a["application"] or "-")
-        table.add_row(cell(a["model"]), name, str(a["requests"]), f"{a['finish_rate']:.1%}", *counts, *waits)
-    console().print(table)
+    rows = [_facts(of) for of in told["applications"]]
+    console().print(fitting_table(rows, _TITLES, _DROPPED, console().width))
+
+
+_TITLES = ("model", "application", "requests", "in time", "late", "refused", "gone", "median", "99 %")
+#: What a narrow terminal has no room for, in this order.
+_DROPPED = ("gone", "median", "refused", "late", "99 %", "requests")
+
+
+def _facts(of: dict[str, Any]) -> dict[str, str]:
+    waits = ("-" if of[k] is None else f"{of[k]:.1f} ms" for k in ("latency_p50_ms", "latency_p99_ms"))
+    counts = (str(of[k]) for k in ("late", "refused", "abandoned"))
+    name, model = plain(of["application"] or "-"), plain(of["model"])
+    words = (model, name, str(of["requests"]), f"{of['finish_rate']:.1%}", *counts, *waits)
+    return dict(zip(_TITLES, words, strict=True))
 
 
 @serve.command()

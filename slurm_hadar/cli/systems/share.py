@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from slurm_hadar.cli.common import Number, console, facts_table, printed, write_json, write_text
+from slurm_hadar.cli.common import Number, console, facts_table, fitting_table, printed, write_json, write_text
 from slurm_hadar.controller.words import plain
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
@@ -141,22 +141,8 @@ _DROPPED = ("process", "lane", "duty", "memory", "time", "turns", "share")
 
 
 def _sessions(sessions: Iterable[dict[str, Any]], width: int) -> Table:
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = [_facts(row) for row in sessions]
-    titles = ["job", "process", "lane", "state", "turns", "time", "share", "duty", "memory"]
-    needs = {title: max([len(title), *(cell_len(row[title]) for row in rows)]) + 2 for title in titles}
-    for title in _DROPPED:
-        if sum(needs[kept] for kept in titles) > width:
-            titles.remove(title)
-    table = Table(box=None)
-    for title in titles:
-        table.add_column(title, no_wrap=title not in ("job", "state"), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(row[title]) for title in titles))
-    return table
+    titles = ("job", "process", "lane", "state", "turns", "time", "share", "duty", "memory")
+    return fitting_table([_facts(row) for row in sessions], titles, _DROPPED, width)
 
 
 def _facts(row: dict[str, Any]) -> dict[str, str]:

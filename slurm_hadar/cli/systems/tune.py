@@ -142,7 +142,8 @@ def status(storage: str, study: str | None, json_file: str | None) -> None:
     options = session.options_of(storage, study)
     folder = folder_of(options.storage, options.study)
     counts, best = session.standing(options)
-    live = read_status(folder) if is_running(folder) else {}
+    running = is_running(folder)
+    live = read_status(folder) if running else {}
     if json_file is not None:
         told = best and best.told
         write_json(json_file, {"study": options.study, "trials": counts, "best": told, "tuner": live or None})
@@ -150,6 +151,9 @@ def status(storage: str, study: str | None, json_file: str | None) -> None:
     click.echo(study_line(options.study, counts, tuned=bool(live)))
     if best is not None:
         click.echo(best_line(best, options.metric, tuned=bool(live)))
+    if running is None:
+        click.echo(f"it is another user's: whether a tuner is at work on it is not to be seen ({folder})")
+        return
     over = sum(n for state, n in counts.items() if state not in ("running", "waiting"))
     if not live and over >= max(options.trials, sum(counts.values())):
         click.echo(f"all of its trials are over; for more: {_resume(options)} --trials {2 * options.trials}")
@@ -173,7 +177,10 @@ def stop(storage: str, study: str | None) -> None:
 
     options = session.options_of(storage, study)
     folder = folder_of(options.storage, options.study)
-    if not is_running(folder):
+    running = is_running(folder)
+    if running is None:
+        raise ConfigError(f"study {options.study} is another user's, who can stop it ({folder})")
+    if not running:
         raise ConfigError(f"no tuner is at work on study {options.study}")
     request_stop(folder)
     until = time.monotonic() + _STOP_S
@@ -213,7 +220,9 @@ def _watching(trials: int, metric: str) -> Iterator[Callable[[Any], None]]:
 
     from slurm_hadar.tuning.view import snapshot
 
-    live = Live(console=Console(stderr=True), auto_refresh=False, transient=True) if sys.stderr.isatty() else None
+    screen = Console(stderr=True)
+    lives = sys.stderr.isatty() and not screen.is_dumb_terminal  # on which rich would draw nothing
+    live = Live(console=screen, auto_refresh=False, transient=True) if lives else None
     said_s = time.monotonic()
 
     def look(executor: Any) -> None:

@@ -81,8 +81,9 @@ def put_off(context: ActContext, job: SlurmJob, record: JobRecord) -> PlannedWri
 
 
 def leases(context: ActContext, seen: Observation, job_ids: Iterable[str]) -> list[PlannedWrite]:
-    """Renew leases that would not last until the round after next; free steered jobs of their node lists. None for jobs
-    of inactive partitions only: Slurm refuses to change those, and starts none."""
+    """Renew leases that would not last until the round after next, or last longer than they should (the clock was set
+    back, or rounds follow each other faster now); free steered jobs of their node lists. None for jobs of inactive
+    partitions only: Slurm refuses to change those, and starts none."""
     lease_s, now = context.lease_s, time.time()
     inactive = {p.name for p in seen.state.partitions if p.inactive}
     plain: list[str] = []
@@ -96,7 +97,7 @@ def leases(context: ActContext, seen: Observation, job_ids: Iterable[str]) -> li
                 steered.append(put_off(context, job, record))
             continue
         ours = job.eligible is not None and job.eligible > now and record.deferred(job.eligible)
-        if not ours or record.lease is None or record.lease - now < 0.75 * lease_s:
+        if not ours or record.lease is None or abs(record.lease - now - lease_s) > lease_s / 4:
             plain.append(job_id)
     return [*steered, *_leases(context, plain)]
 

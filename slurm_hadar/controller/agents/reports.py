@@ -140,6 +140,20 @@ class ReportBook:
             _keep(self._unknown, (report.job, voice), news, _MOST_UNKNOWN)
         return begins or other
 
+    def clock_set(self, by_s: float, within_s: float) -> None:
+        """Moments at which something was heard become those of the new time, which has been so for ``within_s``
+        seconds at most."""
+        with self._lock:
+            now = time.time()
+            for news in (
+                *self._unknown.values(),
+                *(one for voices in self._voices.values() for one in voices.values()),
+            ):
+                for name in ("heard", "hello", "first_step", "saved_at", "done_at"):
+                    moment = getattr(news, name)
+                    if moment is not None and not now - within_s <= moment <= now:
+                        setattr(news, name, moment + by_s)
+
     def reaches(self, job_id: str) -> bool:
         """Whether the job's agent listens on the channel, so that it can be told something."""
         news = self.get(job_id)

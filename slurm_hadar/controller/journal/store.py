@@ -7,7 +7,6 @@ more, or lacks tables or columns, is moved aside, said so, and a new one begun.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,12 +29,11 @@ from slurm_hadar.controller.journal.records import (
 )
 from slurm_hadar.controller.journal.salvage import letters
 from slurm_hadar.controller.journal.schema import check_tables, migrate
-from slurm_hadar.controller.state_dir import file_fault
+from slurm_hadar.controller.state_dir import file_fault, full
 from slurm_hadar.errors import StoreError
 
 __all__ = ["Journal"]
 
-_LITTLE_ROOM = 1 << 16  # bytes: SQLite's shared memory takes half of it
 _MOST_WAITS = 10  # of a job whose reason goes to and fro, the last that are kept
 _IDLE = ("wait", "stay")  # decisions that change nothing
 
@@ -63,11 +61,7 @@ def _why_closed(path: Path, error: sqlite3.Error) -> str:
     faults = (file_fault(path.with_name(path.name + suffix)) for suffix in ("", "-wal", "-shm"))
     if fault := next(filter(None, faults), ""):
         return f"{error}: {fault}; chown it to the account that the controller runs as"
-    try:
-        room = os.statvfs(path.parent)
-    except OSError:
-        return str(error)
-    if room.f_bavail * room.f_frsize < _LITTLE_ROOM:
+    if full(path.parent):
         return f"no room left in {path.parent} ({error}); make room, and start the controller again"
     return str(error)
 

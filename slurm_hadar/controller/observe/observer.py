@@ -104,6 +104,10 @@ class Observer:
         self._config, self._sources.forecaster = config, forecaster
         self._records.reconfigure(config)
 
+    def clock_set(self, by_s: float) -> None:
+        """What runs goes on by the new time, and has run for no longer or shorter than it has."""
+        self._records.clock_set(by_s)
+
     def deny(self, jobs: Mapping[str, str]) -> None:
         """Leave these jobs alone as long as this controller runs: Slurm said that they are not its to change."""
         self._denied.update(jobs)

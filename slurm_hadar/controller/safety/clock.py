@@ -5,15 +5,23 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import NamedTuple
 
 from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.slurm.backend.base import Backend
 
-__all__ = ["ClockWatch"]
+__all__ = ["ClockSet", "ClockWatch"]
 
 log = logging.getLogger(__name__)
 TOLERATED_S = 10.0
 ASK_EVERY_S = 600.0
+
+
+class ClockSet(NamedTuple):
+    """By how many seconds the clock was set, and for how many of real time at most it has been so."""
+
+    by_s: float
+    within_s: float
 
 
 class ClockWatch:
@@ -26,16 +34,20 @@ class ClockWatch:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._offset_s: float | None = None  # of the clock against one that never jumps, when it was last found right
-        self._asked = 0.0
+        self._before_s: float | None = None  # the same, and not forgotten where it is found wrong
+        self._asked = self._looked = 0.0
         self._told = False
 
-    def check(self) -> None:
-        """Raises SlurmError if the clock differs from slurmctld's by more than Slurm's own lag would explain.
+    def check(self) -> ClockSet | None:
+        """How the clock was set, slurmctld's with it, since it was last found right; None where it was not.
 
+        Raises SlurmError if the clock differs from slurmctld's by more than Slurm's own lag would explain.
         A Slurm that does not tell the time is not asked again until the clock jumps; then what it was before counts.
         """
-        if not self.jumped and time.monotonic() - self._asked < ASK_EVERY_S:
-            return
+        now = time.monotonic()
+        if not self.jumped and now - self._asked < ASK_EVERY_S:
+            self._looked = now
+            return None
         ahead = self._ask()
         if ahead is not None and not -TOLERATED_S <= sum(ahead) / 2 <= TOLERATED_S:
             self._offset_s = None
@@ -43,7 +55,11 @@ class ClockWatch:
                 f"slurmctld's clock is {sum(ahead) / 2:+.0f} s from this host's, so that start times would be wrong; "
                 "nothing is changed until both agree (NTP)"
             )
-        self._offset_s, self._asked = _offset_s(), time.monotonic()
+        by_s = 0.0 if self._before_s is None else _offset_s() - self._before_s
+        found = ClockSet(by_s, now - self._looked) if abs(by_s) > TOLERATED_S / 2 else None
+        self._offset_s = self._before_s = _offset_s()
+        self._asked = self._looked = now
+        return found
 
     def _ask(self) -> tuple[float, float] | None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from slurm_hadar.sharing.sizes import MOST_BYTES
 __all__ = [
     "COMMON",
     "FOLDER",
-    "LONGEST_PATH",
     "SOCKET",
     "NobodyServes",
     "give_way",
@@ -33,7 +33,6 @@ FOLDER = f"hadar-share-{os.getuid()}-"
 SOCKET = "gpu"
 #: Where an administrator's broker for the jobs of all users has its.
 COMMON = Path("/run/hadar-share")
-LONGEST_PATH = 107  # of a Unix socket's, unix(7)
 _ANSWER_S = 5.0
 
 
@@ -62,8 +61,17 @@ def trusted(uid: int) -> bool:
 def sockets() -> list[Path]:
     """Those of this machine's brokers that this user may ask and that nobody has given a path."""
     folders = {own_folder(os.environ), COMMON, *Path(tempfile.gettempdir()).glob(f"{FOLDER}*")}
-    there = (folder for folder in folders if folder.is_dir() and trusted(folder.lstat().st_uid))
+    there = (folder for folder in folders if _of_the_trusted(folder))
     return sorted(path for folder in there for path in folder.iterdir() if path.is_socket())
+
+
+def _of_the_trusted(folder: Path) -> bool:
+    """Without following what others may have put there: their link may lead where this user cannot look."""
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and trusted(found.st_uid)
 
 
 @contextmanager

@@ -172,12 +172,15 @@ def request_stop(folder: Path) -> None:
     (folder / STOP).touch()
 
 
-def is_running(folder: Path) -> bool:
-    """Whether a tuner holds the study (of this node, or where the file system knows of locks of others)."""
+def is_running(folder: Path) -> bool | None:
+    """Whether a tuner holds the study (of this node, or where the file system knows of locks of others). None: that is
+    for another user to see, whose study it is: who could open the lock could hold it."""
     try:
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except PermissionError:
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

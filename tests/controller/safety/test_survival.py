@@ -358,6 +358,49 @@ def test_a_slurm_that_does_not_tell_the_time(bench: Callable[..., Any], monkeypa
     assert sum("clock is not known (sdiag failed: Access denied)" in r.message for r in caplog.records) == 1
 
 
+def test_no_lease_outlasts_a_clock_that_is_set_back(bench: Callable[..., Any], monkeypatch: Any) -> None:
+    """Slurm's clock with it. Were the controller to die then, the job would wait for an hour."""
+    one, real = bench({"v100-1": ("v100", 2)}), time.time
+    one.slurm.start(one.slurm.submit(2, "hadar:", req_nodes=("v100-1",)), "v100-1")
+    job = one.slurm.submit(2)
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    controller = one.new_controller()
+    controller.run_round()
+    assert one.slurm.jobs[job].eligible > real() + 3000
+    monkeypatch.undo()
+    controller.run_round()
+    lasts_s = one.slurm.jobs[job].eligible - real()
+    controller.run_round()
+
+    assert 0 < lasts_s < 100
+    assert len(one.slurm.batches) == 2, "one that lasts as long as it should is left as it is"
+
+
+def test_no_job_has_run_for_an_hour_longer_when_the_clock_was_set(bench: Callable[..., Any], monkeypatch: Any) -> None:
+    """Slurm's clock with it, ahead and back. Nor has a start taken an hour, which no move would ever be worth; what
+    begins after that is measured as ever."""
+    one, real = bench(), time.time
+    one.slurm = WrongClock({"v100-1": ("v100", 2)})
+    controller = one.new_controller()
+    job = one.slurm.submit()
+    one.slurm.start(job, "v100-1")
+    controller.run_round()
+    report(one, job, "hello")
+    for steps in (1, 5):
+        report(one, job, steps=steps)
+    controller.run_round()
+    found = []
+    for ahead_s in (3600, 0, -3600):
+        monkeypatch.setattr(time, "time", lambda ahead_s=ahead_s: real() + ahead_s)
+        controller.run_round()
+        report(one, job, steps=9)
+        controller.run_round()
+        found.append(one.journal.load_jobs()[job])
+
+    assert all(0 <= record.attained_s < 60 and 0 <= record.start_s < 60 for record in found)
+    assert sum(gpu_s for gpu_s, _ in one.journal.usage().values()) < 60
+
+
 def test_a_clock_that_is_set_in_the_middle_of_a_round(bench: Callable[..., Any], monkeypatch: Any) -> None:
     """What was not yet sent is left to the next round, which asks Slurm what time it is."""
     one, real = bench(), time.time

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -102,3 +103,15 @@ def test_impossible_options(options: list[str], told: str) -> None:
     assert done.returncode == 1
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_temporary_folder_whose_path_is_too_long_for_sockets(tmp_path: Path) -> None:
+    """In one line, and none is left there."""
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    command = [sys.executable, "-m", "slurm_hadar.cli.main", "serve", "run", f"{MODELS}:build", "--port", "0"]
+    environ = {**os.environ, "TMPDIR": str(long)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "too long for a socket's path: set TMPDIR" in done.stderr and not list(long.iterdir())

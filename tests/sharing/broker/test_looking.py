@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import tempfile
@@ -161,6 +162,26 @@ def test_only_own_brokers_are_looked_for(path: Path, monkeypatch: pytest.MonkeyP
     assert sockets() == []
     with pytest.raises(ChannelError, match=f"is one of user {os.geteuid()}"):
         status_of(path)
+
+
+def test_what_others_have_put_beside_the_brokers_hides_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may leave a link in /tmp under the name of this user's folders, to where this user may not look."""
+    monkeypatch.setattr(tempfile, "tempdir", str(path.parent))
+    monkeypatch.setenv("HADAR_SHARE_DIR", str(path.parent / "jobs"))
+    folder, link = path.parent / f"{FOLDER}x", path.parent / f"{FOLDER}y"
+    folder.mkdir()
+    (folder / "gpu").symlink_to(path)
+    link.symlink_to("/hidden/behind")
+    looked = Path.stat
+
+    def refused(one: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if one == link and follow_symlinks:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(one))
+        return looked(one, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", refused)
+
+    assert sockets() == [folder / "gpu"]
 
 
 def test_only_the_own_brokers_and_an_administrators_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,15 @@ class JobRecords:
     def reconfigure(self, config: Config) -> None:
         self._config = config
 
+    def clock_set(self, by_s: float) -> None:
+        """Moments of runs that last become those of the new time."""
+        self._round_s += by_s
+        for record in self.all.values():
+            if record.run_since is not None:
+                record.run_since += by_s
+            if record.booked is not None:
+                record.booked += by_s
+
     def begin(self, state: ClusterState) -> None:
         """Another round."""
         self.events = []

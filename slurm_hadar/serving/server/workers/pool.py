@@ -22,7 +22,7 @@ from slurm_hadar.serving.server.workers.seats import Seat, seats_here
 
 __all__ = ["Pool", "WorkerEvents"]
 
-_FOLDER = "hadar-serve-"
+_FOLDER, _SOCKET = "hadar-serve-", "workers"
 _BACK_OFF_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 _SILENCE_S = 8.0  # of a worker on another node: it is gone
 _END_S = 5.0  # for the steps on other nodes, all together
@@ -54,7 +54,7 @@ class Pool:
     def __init__(self, most: int, seats: Sequence[Seat], command: list[str], events: WorkerEvents) -> None:
         self._most, self._seats, self._command, self._events = most, seats or [Seat("")], command, events
         scratch.remove_abandoned(_FOLDER)
-        self._folder = scratch.make(_FOLDER)
+        self._folder = scratch.make_for_sockets(_FOLDER, [_SOCKET])
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -76,7 +76,7 @@ class Pool:
     def _listen(self) -> Addresses:
         """A socket of this node's file system, which only we can open; with seats on other nodes also an encrypted one,
         for who has been told its key."""
-        here = f"ipc://{self._folder}/workers"
+        here = f"ipc://{self._folder / _SOCKET}"
         self._socket.bind(here)
         if all(seat.node is None for seat in self._seats):
             return Addresses(here)
