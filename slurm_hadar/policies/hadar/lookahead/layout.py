@@ -221,11 +221,27 @@ class _Layout:
     def fill(self) -> None:
         """Free GPUs go, for the meantime, to waiting jobs that gain more there than a restart costs them."""
         outlook, queues = self.outlook, self.queues
-        worth = self.weights / np.maximum(outlook.workers[outlook.rows, queues.column], 1.0) + queues.after
+        worth = self.weights / np.maximum(outlook.workers[outlook.rows, queues.column], 1.0) + self._after()
         own = outlook.run_s[outlook.rows, queues.column] * outlook.workers[outlook.rows, queues.column]
         for pool in np.argsort(-queues.price, kind="stable"):
             for column in np.flatnonzero(outlook.pool_of == pool):
                 self._fill_column(int(pool), int(column), worth, own)
+
+    def _after(self) -> Floats:
+        """What each job's turn is worth to those behind it, as :class:`Queues` have it; of one that runs elsewhere by
+        its place without the cost of the move. With that it stood behind those that wait, who would take the GPUs from
+        it that it has for the meantime, to lose them to it the round after."""
+        outlook, queues = self.outlook, self.queues
+        if self.queueing.schedule is not None or outlook.elastic.any():
+            return queues.after
+        after, pool_of = queues.after.copy(), outlook.pool_of[queues.column]
+        bare = outlook.run_s[outlook.rows, queues.column] * outlook.workers[outlook.rows, queues.column] / self.weights
+        for pool in range(len(outlook.pools)):
+            order = np.flatnonzero(pool_of == pool)
+            order = order[np.argsort(queues.key[order], kind="stable")]
+            place = np.minimum(np.searchsorted(queues.key[order], bare[order], "left"), len(order) - 1)
+            after[order] = np.maximum(after[order], queues.after[order[place]])
+        return after
 
     def _fill_column(self, pool: int, column: int, worth: Floats, own: Floats) -> None:
         outlook = self.outlook

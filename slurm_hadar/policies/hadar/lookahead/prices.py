@@ -1,16 +1,17 @@
 """Prices that look ahead: which pool each job should wait for, and what a GPU-second there costs the jobs behind it.
 
-Hadar's price ``k_h^r(t)`` of a GPU in a later slot is what the jobs lose that could have had it. In the fluid limit it
-can be written down: jobs of weight w that wait for pool r are served in the order of ``area / w`` (Smith's rule, area =
-workers * seconds), job j waits for the areas ``B`` before it and delays the weights ``A`` behind it, so that running it
-in column k costs, over all jobs,
+Hadar's price ``k_h^r(t)`` of a GPU in a later slot is what the jobs lose that could have had it. Where many jobs queue
+it can be written down: jobs of weight w that wait for pool r are served in the order of ``area / w`` (Smith's rule,
+area = workers * seconds), job j waits for the areas ``B`` before it and delays the weights ``A`` behind it, so that
+running it in column k costs, over all jobs,
 
     cost(j, k) = w_j * (run_s[j, k] + B / C_r) + area[j, k] * (A + terminal_r) / C_r
 
-and ``(A + terminal_r) / C_r`` is the price of a GPU-second of pool r at the time when j runs. Each job wants the column
-of least cost; where none can improve, the assignment is a local optimum of the weighted sum of completion times. For
-one-GPU jobs it is the assignment problem of AlloX (EuroSys 2020) with its positions made continuous. All of it is our
-definition.
+and ``(A + terminal_r) / C_r`` is the price of a GPU-second of pool r at the time when j runs. This is the fluid limit,
+in which all GPUs of a pool serve one job after the other; that they serve as many as fit is counted by
+:mod:`slurm_hadar.policies.hadar.lookahead.line`. Each job wants the column of least cost; where none can improve, the
+assignment is a local optimum of the weighted sum of completion times. For one-GPU jobs it is the assignment problem of
+AlloX (EuroSys 2020) with its positions made continuous. All of it is our definition.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 
 from slurm_hadar.model import Mix
 from slurm_hadar.policies.hadar.lookahead.estimates import doubt
+from slurm_hadar.policies.hadar.lookahead.line import Line
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices, with_leftovers
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
 
@@ -201,24 +203,17 @@ def _costs(outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, sup
     """Cost of each job in each column while all others stay, shape (n, k)."""
     area = seconds * outlook.workers
     cost = np.full(area.shape, np.inf)
-    own = outlook.pool_of[column]
-    mine = area[outlook.rows, column]
+    workers = outlook.workers.astype(int)
+    mine, wide = area[outlook.rows, column], workers[outlook.rows, column]
+    own, together = outlook.pool_of[column], bool(outlook.elastic.any())
     for pool, size in enumerate(supply.gpus):
-        inside = np.flatnonzero(own == pool)
-        keys = mine[inside] / weights[inside]
-        order = np.argsort(keys, kind="stable")
-        keys, inside = keys[order], inside[order]
-        areas = np.concatenate(([0.0], np.cumsum(mine[inside])))
-        behind = np.concatenate(([0.0], np.cumsum(weights[inside])))
+        line = Line.of(np.flatnonzero(own == pool), mine, wide, weights, int(size), together)
         for k in np.flatnonzero(outlook.pool_of == pool):
             able = np.flatnonzero(np.isfinite(area[:, k]))
-            place = np.searchsorted(keys, area[able, k] / weights[able], "left")
-            here = own[able] == pool
-            itself_before = here & (mine[able] < area[able, k])
-            before = areas[place] - np.where(itself_before, mine[able], 0.0) + supply.ahead[pool]
-            after = behind[-1] - behind[place] - np.where(here & ~itself_before, weights[able], 0.0)
-            cost[able, k] = weights[able] * (seconds[able, k] + before / size)
-            cost[able, k] += area[able, k] * (np.maximum(after, 0.0) + supply.terminal[pool]) / size
+            at = line.places(able, area[able, k] / weights[able], workers[able, k])
+            wait_s = (at.before + supply.ahead[pool]) / size + at.late_s
+            cost[able, k] = weights[able] * (seconds[able, k] + wait_s) + at.near
+            cost[able, k] += area[able, k] * (np.maximum(at.behind, 0.0) + supply.terminal[pool]) / size
     return cost
 
 
