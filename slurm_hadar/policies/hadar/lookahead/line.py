@@ -66,38 +66,32 @@ class Line:
 
     def places(self, rows: Ints, key: Floats, width: Ints) -> Places:
         """Where each of ``rows`` would stand by its ``key`` with a gang of its ``width``, while all others stay."""
-        me = self.index[rows]
+        me, at = self.index[rows], np.searchsorted(self.key, key, "left")
         mine, wide, weights = (np.append(of, 0)[me] for of in (self.area, self.workers, self.weight))
-        at = np.searchsorted(self.key, key, "left")
         leaves = me < at  # itself is one of those before the place
         if self.together:
-            none, far = np.zeros(len(rows)), at
-            before, late_s, near = self._areas[at] - np.where(leaves, mine, 0.0), none, none
-        else:
-            start = self._taken[at] - np.where(leaves, wide, 0)
-            first = start + width - self.gpus
-            past = leaves & (self._taken[me] <= first)
-            before = self._area_at(first + np.where(past, wide, 0)) - np.where(past, mine, 0.0)
-            late_s = self._half * self._run_s[self._inside(first)]
-            stays = (me < len(self.key)) & ~leaves
-            far = np.maximum(self._first_from(start + np.where(stays, wide, 0)), at)
-            near = self._near(me, at, far, width)
-        behind = self._weights[-1] - self._weights[far] - np.where(me >= far, weights, 0.0)
-        return Places(before, late_s, behind, near)
+            behind = self._weights[-1] - self._weights[at] - np.where(leaves, 0.0, weights)
+            none = np.zeros(len(rows))
+            return Places(self._areas[at] - np.where(leaves, mine, 0.0), none, behind, none)
+        start = self._taken[at] - np.where(leaves, wide, 0)
+        first = start + width - self.gpus
+        past = leaves & (self._taken[me] <= first)
+        before = self._area_at(first + np.where(past, wide, 0)) - np.where(past, mine, 0.0)
+        return Places(before, self._half * self._run_s[self._inside(first)], *self._delayed(me, at, start, width))
 
-    def _near(self, me: Ints, at: Ints, far: Ints, width: Ints) -> Floats:
-        """By how much those from ``at`` to ``far`` are delayed by a gang before them: who is here delays them already,
-        and they are compared with what they would be without it."""
-        here = me < len(self.key)
-        kinds, kind = np.unique(np.where(here, -width, width), return_inverse=True)
-        moved_s = self._wait_s(self._starts + kinds[:, None]) - self._wait_s(self._starts)
-        each = np.zeros((len(kinds), len(self.key) + 1))
-        each[:, :-1] = np.sign(kinds)[:, None] * moved_s * self.weight
-        sums = np.zeros((len(kinds), len(self.key) + 1))
-        np.cumsum(each[:, :-1], axis=1, out=sums[:, 1:])
-        itself = np.where((me >= at) & (me < far), each[kind, me], 0.0)
-        near: Floats = np.maximum(sums[kind, far] - sums[kind, at] - itself, 0.0)
-        return near
+    def _delayed(self, me: Ints, at: Ints, start: Ints, width: Ints) -> tuple[Floats, Floats]:
+        """``behind`` and ``near``, of gangs that would begin at position ``start``. Who comes after where it is now is
+        where it is because of it: those are compared with what they would be without it."""
+        kinds, kind = _kinds(width)
+        now_s = self._wait_s(self._starts)
+        come = _sums((self._wait_s(self._starts + kinds[:, None]) - now_s) * self.weight)
+        gone = _sums((now_s - self._wait_s(self._starts - kinds[:, None])) * self.weight)
+        here, after = np.maximum(me, at), np.minimum(np.maximum(me + 1, at), len(self.key))
+        far = np.maximum(np.minimum(self._first_from(start), me), at)
+        farther = np.maximum(self._first_from(start + width), after)
+        behind = self._weights[here] - self._weights[far] + self._weights[-1] - self._weights[farther]
+        near = come[kind, far] - come[kind, at] + gone[kind, farther] - gone[kind, after]
+        return behind, np.maximum(near, 0.0)
 
     # Of those before the i-th, up to all n
 
@@ -135,7 +129,8 @@ class Line:
         return waits
 
     def _inside(self, position: Ints) -> Ints:
-        return np.clip(position, 0, self._taken[-1])
+        inside: Ints = np.minimum(np.maximum(position, 0), self._taken[-1])
+        return inside
 
     @property
     def _half(self) -> float:
@@ -158,4 +153,14 @@ class Line:
 
 
 def _sums(of: Floats) -> Floats:
-    return np.concatenate(([0.0], np.cumsum(of)))
+    """Of the last axis, those before each element and of all."""
+    sums = np.zeros((*of.shape[:-1], of.shape[-1] + 1))
+    np.cumsum(of, axis=-1, out=sums[..., 1:])
+    return sums
+
+
+def _kinds(numbers: Ints) -> tuple[Ints, Ints]:
+    """The different ones of small whole numbers, and which of them each is: ``np.unique`` without sorting."""
+    least = int(numbers.min(initial=0))
+    found = np.bincount(numbers - least) > 0
+    return np.flatnonzero(found) + least, (np.cumsum(found) - 1)[numbers - least]

@@ -13,6 +13,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -113,7 +114,7 @@ class Outlook:
     def rows(self) -> Ints:
         return np.arange(len(self.jobs))
 
-    @property
+    @cached_property
     def elastic(self) -> Bools:
         """Whether the job may have gangs of several sizes, shape (n,)."""
         return np.array([bool(j.form.sizes) for j in self.jobs], bool)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from slurm_hadar.model import Job
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
@@ -261,7 +262,7 @@ def _last_plan(outlook: Outlook, remembered: Sequence[Sequence[str]], index: Map
 
 def _leaning(rules: Rules, outlook: Outlook) -> float:
     """The frontier of this queue: a stream has no end to aim at, but for who aims at nothing else."""
-    return rules.frontier if rules.objective == "ttd" else rules.frontier * (1.0 - _stream(outlook))
+    return rules.frontier if rules.objective == "ttd" else rules.frontier * (1.0 - _endless(outlook))
 
 
 def _target(outlook: Outlook, leaning: float, before: _Recalled) -> Target | None:
@@ -300,12 +301,22 @@ def _arriving_per_gpu(outlook: Outlook) -> float:
 
 
 def _stream(outlook: Outlook) -> float:
-    """Whether jobs keep coming, from 0 to 1: by how many of those that are there came, at different times, within the
-    last mean run time. A lone batch has a last job, whose end is worth aiming at; a stream has none."""
+    """Whether jobs keep coming, from 0 to 1: by how many of those that wait, or may be moved, came of late."""
+    return min(1.0, max(0, _came_of_late(outlook, outlook.jobs) - 1) / _A_STREAM)
+
+
+def _endless(outlook: Outlook) -> float:
+    """Whether the queue is that of a stream, from 0 to 1. A lone batch has a last job, whose end is worth aiming at; a
+    stream has none, of whatever size. On a small cluster few come at a time, but half of those that are there did."""
+    there = [*outlook.jobs, *(outlook.arena.snapshot.job[job_id] for job_id in outlook.arena.kept)]
+    return min(1.0, max(0, _came_of_late(outlook, there) - 1) / min(_A_STREAM, max(1.0, 0.5 * len(there))))
+
+
+def _came_of_late(outlook: Outlook, jobs: Iterable[Job]) -> int:
+    """How many came, at different times, within the last mean run time of those that wait or may be moved."""
     now = outlook.arena.snapshot.time
-    ages = np.array([now - j.arrival for j in outlook.jobs])
-    recent = np.unique(np.floor(ages[(ages >= 0) & (ages < outlook.best_s.mean())]))
-    return min(1.0, max(0, len(recent) - 1) / _A_STREAM)
+    ages = np.array([now - j.arrival for j in jobs])
+    return len(np.unique(np.floor(ages[(ages >= 0) & (ages < outlook.best_s.mean())])))
 
 
 def _critical_first(outlook: Outlook, seconds: Floats, weights: Floats, queues: Queues, target: Target) -> Queues:
