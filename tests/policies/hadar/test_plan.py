@@ -157,6 +157,15 @@ def test_running_jobs_stay_where_a_newcomer_fits_beside_them(job: Any, running: 
 # What is left over
 
 
+def test_nobody_runs_on_a_slower_type_beside_idle_faster_gpus(job: Any, running: Any, snapshot: Any) -> None:
+    """Nine jobs on ten GPUs are no queue; each waited for those shorter than itself, in a fluid."""
+    nodes = (Node("a", {"v100": 10}), Node("b", {"p100": 4}))
+    there = [running(str(i), {"a": {"v100": 1}}, steps=1e5, p100=8.0, restart_cost_s=30.0) for i in range(1, 9)]
+    slow = running("9", {"b": {"p100": 1}}, steps=2e5, p100=8.0, restart_cost_s=30.0)
+    plan = get("hadar", frontier=0.0).allocate(snapshot([*there, slow], nodes))
+    assert [p.by_type for p in plan.placements.values()] == [{"v100": 1}] * 9
+
+
 def test_no_fill_for_a_job_whose_turn_comes_before_a_restart_pays(job: Any, running: Any, snapshot: Any) -> None:
     """Its fast GPU is busy for a while. On the slow one it would do a ninth of the work meanwhile: worth it if that is
     more than a restart, and not if the turn comes before."""
@@ -203,7 +212,7 @@ def test_losing_the_memory_costs_nothing_but_knowledge(seen: Any) -> None:
 def test_who_is_not_decided_about_for_a_while_is_not_new_afterwards(job: Any, snapshot: Any) -> None:
     """The makespan aimed at moves for jobs that come, and for nobody who was left alone while it started."""
     policy = get("hadar")
-    jobs = [job(str(i), 1, steps=1e5 * i) for i in range(1, 9)]
+    jobs = [job(str(i), 1, steps=1e5 * i, arrival=900.0) for i in range(1, 9)]
     seen = snapshot(jobs, FOUR)
     end = policy.allocate(seen).memory["end"]
     for minutes in range(1, 6):

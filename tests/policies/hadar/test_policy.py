@@ -47,7 +47,7 @@ def test_short_jobs_first(job: Any, snapshot: Any) -> None:
 def test_ttd_prefers_the_job_that_would_be_last(job: Any, snapshot: Any) -> None:
     """With the makespan as the objective the longer of two jobs runs first."""
     nodes = (Node("a", {"v100": 1}),)
-    jobs = [job("1", steps=1e6), job("2", steps=1e4)]
+    jobs = [job("1", steps=1e6, arrival=900.0), job("2", steps=1e4, arrival=900.0)]
     for params in ({"objective": "ttd"}, {"frontier": 1.0}):
         assert set(get("hadar", **params).allocate(snapshot(jobs, nodes)).placements) == {"1"}
 

@@ -22,13 +22,16 @@ TYPES = ("v100", "p100", "k80")
 NOW = 1000.0
 
 
-def outlook_of(run_s: Any, gpus: Any, workers: Any = None) -> Any:
-    """Jobs that take ``run_s[j][r]`` seconds on the r-th type (None: never), where there are ``gpus[r]`` GPUs."""
+def outlook_of(run_s: Any, gpus: Any, workers: Any = None, elastic: Any = False) -> Any:
+    """Jobs that take ``run_s[j][r]`` seconds on the r-th type (None: never), where there are ``gpus[r]`` GPUs.
+    ``elastic``: as if they could have other sizes, with which the queues are those of a fluid."""
     nodes = tuple(Node(t, {t: n}) for t, n in zip(TYPES, gpus, strict=False))
     jobs = []
     for j, row in enumerate(run_s):
         speeds = {t: Speed(1e6 / s) for t, s in zip(TYPES, row, strict=False) if s is not None}
-        jobs.append(Job(f"{j:03}", Form((workers or {}).get(j, 1)), arrival=NOW, total_steps=1e6, speeds=speeds))
+        wide = (workers or {}).get(j, 1)
+        form = Form(wide, sizes=(wide,) if elastic else ())
+        jobs.append(Job(f"{j:03}", form, arrival=NOW, total_steps=1e6, speeds=speeds))
     return survey(Arena.of(Snapshot(NOW, nodes, tuple(jobs))), Lifetimes(3600.0))
 
 
@@ -59,7 +62,7 @@ def settled(outlook: Any, weights: Any, terminal: Any) -> Any:
 
 @st.composite
 def instances(draw: Any) -> Any:
-    """Up to ten jobs, gangs among them, on one to three types, with weights and terminal weights."""
+    """Up to ten jobs, gangs among them, on one to three types, with weights and terminal weights: of a fluid."""
     gpus = draw(st.lists(st.sampled_from((1, 2, 5, 16)), min_size=1, max_size=3))
     seconds = st.sampled_from((None, 10.0, 60.0, 61.0, 1000.0, 9999.0))
     row = st.lists(seconds, min_size=len(gpus), max_size=len(gpus)).filter(any)
@@ -67,7 +70,7 @@ def instances(draw: Any) -> Any:
     workers = {j: draw(st.sampled_from((1, 1, min(2, min(gpus))))) for j in range(len(run_s))}
     weights = np.array([draw(st.sampled_from((0.1, 1.0, 1.0, 5.0))) for _ in run_s])
     terminal = np.array([draw(st.sampled_from((0.0, 0.0, 0.5, 20.0))) for _ in gpus])
-    return outlook_of(run_s, gpus, workers), weights, terminal
+    return outlook_of(run_s, gpus, workers, elastic=True), weights, terminal
 
 
 @settings(deadline=None)
@@ -127,27 +130,30 @@ def on_whole_gpus(outlook: Any, column: Any, gpus: Any) -> Any:
     return total
 
 
-@pytest.mark.parametrize("gpus", [(1, 1, 1), (1, 1), (3, 2, 4)])
+@pytest.mark.parametrize("gpus", [(1, 1, 1), (1, 1), (3, 2, 4), (4, 16)])
 def test_close_to_the_optimum_of_single_gpu_jobs(gpus: Any) -> None:
     """AlloX's matching is the optimum for one-GPU jobs that are all there; the assignment, carried out on whole GPUs,
-    is within 1 % of it on average and 10 % at worst, as a local optimum of a fluid model (measured: 0.4 % and 5.9 %).
+    is within 0.3 % of it on average and 7 % at worst, as a local optimum (measured: 0.2 % and 5.9 %). That of the fluid
+    is within 1 % and 10 % (0.5 % and 5.9 %).
 
     The fluid is no wild guess: on C GPUs a list in Smith's order starts a job no later than B / C, and by the bound of
     Eastman, Even and Isaacs (1964) ends (C - 1) / 2C of the run times earlier at most.
     """
-    rng, ratios = random.Random(7), []
-    for _ in range(40):
-        outlook = outlook_of(draw_run_s(rng, rng.randint(6, 16), len(gpus)), gpus)
-        ones, none = np.ones(len(outlook.jobs)), np.zeros(len(gpus))
-        column = settled(outlook, ones, none).column
-        whole, fluid = on_whole_gpus(outlook, column, gpus), total_cost(outlook, ones, column, none)
-        size = outlook.gpus[column]
-        slack = ((size - 1) / (2 * size) * outlook.run_s[outlook.rows, column]).sum()
-        assert whole * (1 - 1e-9) <= fluid <= (whole + slack) * (1 + 1e-9)
-        ratios.append(whole / allox_optimum(outlook, gpus))
-    assert min(ratios) >= 1 - 1e-9
-    assert sum(ratios) / len(ratios) <= 1.01
-    assert max(ratios) <= 1.10
+    for elastic, mean, worst in ((False, 1.003, 1.07), (True, 1.01, 1.10)):
+        rng, ratios = random.Random(7), []
+        for _ in range(40):
+            run_s = draw_run_s(rng, rng.randint(6, 16), len(gpus))
+            outlook = outlook_of(run_s, gpus, elastic=elastic)
+            ones, none = np.ones(len(outlook.jobs)), np.zeros(len(gpus))
+            column = settled(outlook, ones, none).column
+            whole, fluid = on_whole_gpus(outlook, column, gpus), total_cost(outlook, ones, column, none)
+            size = outlook.gpus[column]
+            slack = ((size - 1) / (2 * size) * outlook.run_s[outlook.rows, column]).sum()
+            assert whole * (1 - 1e-9) <= fluid <= (whole + slack) * (1 + 1e-9)
+            ratios.append(whole / allox_optimum(outlook, gpus))
+        assert min(ratios) >= 1 - 1e-9
+        assert sum(ratios) / len(ratios) <= mean
+        assert max(ratios) <= worst
 
 
 def test_near_the_best_of_all_assignments_with_gangs() -> None:

@@ -232,7 +232,7 @@ class _Layout:
         its place without the cost of the move. With that it stood behind those that wait, who would take the GPUs from
         it that it has for the meantime, to lose them to it the round after."""
         outlook, queues = self.outlook, self.queues
-        if self.queueing.schedule is not None or outlook.elastic.any():
+        if self.queueing.schedule is not None:
             return queues.after
         after, pool_of = queues.after.copy(), outlook.pool_of[queues.column]
         bare = outlook.run_s[outlook.rows, queues.column] * outlook.workers[outlook.rows, queues.column] / self.weights

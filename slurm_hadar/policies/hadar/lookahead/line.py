@@ -7,8 +7,8 @@ stands C GPUs before it. So a gang that needs the pool's GPUs up to position y (
     W(y - C),    W(x) = A(x) / C + (1 - 1 / C) / 2 * L(x)    for x > 0, else 0
 
 where A(x) is the area (workers * seconds) of the gangs up to position x, and L(x) the run time of the one there: the
-sum of every C-th run time, by its integral and the half of its last term (Euler and Maclaurin). Of equal gangs of one
-GPU this makes the queue's total, and what one more adds to it, exact.
+sum of every C-th run time, by its integral and the half of its last term (Euler and Maclaurin). Of equal jobs of one GPU
+each wave of C waits as long in all as it really does.
 
 Elastic gangs take whatever is free, so that all GPUs serve them together and the first alone does not wait: W(y) =
 A(y) / C, up to the gang itself (the fluid limit).
@@ -143,13 +143,16 @@ class Line:
         return np.concatenate(([0], np.repeat(np.arange(count), self.workers), [count]))
 
     @cached_property
-    def _run_s(self) -> Floats:
-        return np.concatenate(([0.0], np.repeat(self.area / self.workers, self.workers)))
-
-    @cached_property
     def _upto(self) -> Floats:
         """The area of all up to there."""
-        return np.cumsum(self._run_s)
+        return _sums(np.repeat(self.area / self.workers, self.workers))
+
+    @cached_property
+    def _run_s(self) -> Floats:
+        """For how long so many GPUs are taken, if all gangs ran at once: the shortest come free first."""
+        run_s = self.area / self.workers
+        order = np.argsort(run_s, kind="stable")
+        return np.concatenate(([0.0], np.repeat(run_s[order], self.workers[order])))
 
 
 def _sums(of: Floats) -> Floats:
