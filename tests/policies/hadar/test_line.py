@@ -56,8 +56,8 @@ def test_equal_jobs_of_one_gpu_wait_for_as_many_as_run_before_them(gpus: Any) ->
 @settings(deadline=None)
 @given(st.lists(st.floats(1, 1e3), min_size=1, max_size=30), st.integers(1, 8), st.data())
 def test_what_a_job_costs_is_by_how_much_all_wait_longer(run_s: Any, gpus: Any, data: Any) -> None:
-    """Up to the half of a run time that is lost where the queue begins to wait; and it costs the same where it is one of
-    the queue already."""
+    """Up to the half of a run time that is lost where the queue begins to wait; and it costs the same where it is one
+    of the queue already."""
     with_it, without = total_wait_s(run_s, gpus), total_wait_s(run_s[:-1], gpus)
     cost = sum(places(run_s, gpus))
     assert cost == pytest.approx(with_it - without, abs=(1 - 1 / gpus) / 2 * run_s[-1] + 1e-6)

@@ -157,13 +157,31 @@ def test_running_jobs_stay_where_a_newcomer_fits_beside_them(job: Any, running: 
 # What is left over
 
 
-def test_nobody_runs_on_a_slower_type_beside_idle_faster_gpus(job: Any, running: Any, snapshot: Any) -> None:
+def test_nobody_runs_on_a_slower_type_beside_idle_faster_gpus(running: Any, snapshot: Any) -> None:
     """Nine jobs on ten GPUs are no queue; each waited for those shorter than itself, in a fluid."""
     nodes = (Node("a", {"v100": 10}), Node("b", {"p100": 4}))
     there = [running(str(i), {"a": {"v100": 1}}, steps=1e5, p100=8.0, restart_cost_s=30.0) for i in range(1, 9)]
     slow = running("9", {"b": {"p100": 1}}, steps=2e5, p100=8.0, restart_cost_s=30.0)
     plan = get("hadar", frontier=0.0).allocate(snapshot([*there, slow], nodes))
     assert [p.by_type for p in plan.placements.values()] == [{"v100": 1}] * 9
+
+
+@pytest.mark.parametrize("sizes", [(), (1, 2)])
+def test_equal_jobs_do_not_take_turns_with_what_they_have_for_the_meantime(sizes: Any) -> None:
+    """Fourteen on six fast GPUs and four slow ones. Who runs on a slow one goes on there until its turn comes, and does
+    not lose it each round to another that waits: that made up to 800 restarts."""
+    speeds = {"v100": 10.0, "p100": 2.5}
+    scaled = {n: {t: rate * n**0.8 for t, rate in speeds.items()} for n in sizes[1:]}
+    jobs = tuple(
+        TraceJob(
+            str(i), 0.0, "m", 1, 1, 2e4, user="u", name="n", steps_per_s=speeds, restart_s=5.0, start_s=5.0,
+            sizes=sizes, scaled=scaled,
+        )
+        for i in range(14)
+    )  # fmt: skip
+    options = SimOptions("v100:6x1,p100:4x1", round_s=60, event_round_s=10)
+    result = simulate(Trace("equal", "drawn", jobs), get("hadar", frontier=0.0), options)
+    assert sum(row.restarts for row in result.counted) <= 3 * len(jobs)
 
 
 def test_no_fill_for_a_job_whose_turn_comes_before_a_restart_pays(job: Any, running: Any, snapshot: Any) -> None:

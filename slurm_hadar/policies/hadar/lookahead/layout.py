@@ -20,6 +20,9 @@ __all__ = ["lay_out"]
 
 _USE_WEIGHT = 10.0  # while jobs are critical: what keeping a GPU busy counts, in ends of average jobs
 _TURN = 20.0  # a critical job that runs goes on until it is ahead of the others by so many restarts
+# times its worth: who has GPUs for the meantime keeps them against others that would have them for the meantime. For its
+# turn a move costs it something, so that it stands behind its equals, and they would take turns each round
+_STAYS = 1000.0
 _WORTH_A_RESTART = 2.0  # a job is put on GPUs for the meantime if that gains this many times its restart
 
 
@@ -221,27 +224,11 @@ class _Layout:
     def fill(self) -> None:
         """Free GPUs go, for the meantime, to waiting jobs that gain more there than a restart costs them."""
         outlook, queues = self.outlook, self.queues
-        worth = self.weights / np.maximum(outlook.workers[outlook.rows, queues.column], 1.0) + self._after()
+        worth = self.weights / np.maximum(outlook.workers[outlook.rows, queues.column], 1.0) + queues.after
         own = outlook.run_s[outlook.rows, queues.column] * outlook.workers[outlook.rows, queues.column]
         for pool in np.argsort(-queues.price, kind="stable"):
             for column in np.flatnonzero(outlook.pool_of == pool):
                 self._fill_column(int(pool), int(column), worth, own)
-
-    def _after(self) -> Floats:
-        """What each job's turn is worth to those behind it, as :class:`Queues` have it; of one that runs elsewhere by
-        its place without the cost of the move. With that it stood behind those that wait, who would take the GPUs from
-        it that it has for the meantime, to lose them to it the round after."""
-        outlook, queues = self.outlook, self.queues
-        if self.queueing.schedule is not None:
-            return queues.after
-        after, pool_of = queues.after.copy(), outlook.pool_of[queues.column]
-        bare = outlook.run_s[outlook.rows, queues.column] * outlook.workers[outlook.rows, queues.column] / self.weights
-        for pool in range(len(outlook.pools)):
-            order = np.flatnonzero(pool_of == pool)
-            order = order[np.argsort(queues.key[order], kind="stable")]
-            place = np.minimum(np.searchsorted(queues.key[order], bare[order], "left"), len(order) - 1)
-            after[order] = np.maximum(after[order], queues.after[order[place]])
-        return after
 
     def _fill_column(self, pool: int, column: int, worth: Floats, own: Floats) -> None:
         outlook = self.outlook
@@ -255,7 +242,7 @@ class _Layout:
         rows = rows[self._admitted(pool, rows, np.full(len(outlook.jobs), column))]
         rows = rows[self._gains(rows, column)]
         density = worth[rows] * own[rows] / (run_s[rows] * outlook.workers[rows, column])
-        density = density * np.where(outlook.held[rows] == column, 1.0 + self.switch_gain, 1.0)
+        density = density * np.where(outlook.held[rows] == column, _STAYS, 1.0)
         order = rows[np.argsort(-density, kind="stable")]
         workers = outlook.workers[:, column].astype(int)
         values = np.zeros(len(workers))

@@ -6,9 +6,9 @@ stands C GPUs before it. So a gang that needs the pool's GPUs up to position y (
 
     W(y - C),    W(x) = A(x) / C + (1 - 1 / C) / 2 * L(x)    for x > 0, else 0
 
-where A(x) is the area (workers * seconds) of the gangs up to position x, and L(x) the run time of the one there: the
-sum of every C-th run time, by its integral and the half of its last term (Euler and Maclaurin). Of equal jobs of one GPU
-each wave of C waits as long in all as it really does.
+where A(x) is the area (workers * seconds) of the gangs up to position x, and L(x) the time after which x GPUs have come
+free, if all gangs ran at once: the sum of every C-th run time, by its integral and the half of its last term (Euler and
+Maclaurin). Of equal jobs of one GPU each wave of C waits as long in all as it really does.
 
 Elastic gangs take whatever is free, so that all GPUs serve them together and the first alone does not wait: W(y) =
 A(y) / C, up to the gang itself (the fluid limit).
