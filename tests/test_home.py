@@ -30,7 +30,7 @@ def test_a_user_without_home_and_entry_is_told_what_to_set(monkeypatch: pytest.M
     monkeypatch.setattr(os, "geteuid", lambda: 4321)
     monkeypatch.setattr(Path, "mkdir", _refused)
 
-    with pytest.raises(StoreError, match="/nonexistent/.* cannot be made: .*; set controller.state_dir"):
+    with pytest.raises(StoreError, match=r"/nonexistent/.* cannot be made: .*; set controller.state_dir"):
         state_dir(load(None, {}))
 
 
