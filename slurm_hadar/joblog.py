@@ -13,4 +13,5 @@ def say(line: str) -> None:
     more, the line is lost, and nothing else: what was to be done is done without a word."""
     # ValueError: it has been closed; RuntimeError: a signal's handler, in the midst of another line
     with contextlib.suppress(OSError, ValueError, RuntimeError):
-        print(f"hadar: {line}", file=sys.stderr, flush=True)
+        if sys.stderr is not None:  # else print() would write to stdout
+            print(f"hadar: {line}", file=sys.stderr, flush=True)

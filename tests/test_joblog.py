@@ -19,6 +19,12 @@ def test_a_line_has_our_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "hadar: moved\n"
 
 
+def test_a_line_of_a_process_that_began_without_stderr_is_not_written_to_its_results() -> None:
+    script = "from slurm_hadar.joblog import say; say('moved'); print('result')"
+    words = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, "-c", script]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "result\n"
+
+
 @pytest.mark.parametrize("log", ["a full disk", "nobody reads", "closed"])
 def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(log: str) -> None:
     """Nor does the process end with another code for it."""

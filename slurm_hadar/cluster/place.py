@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from slurm_hadar import home
 from slurm_hadar.errors import ClusterError
 
 __all__ = [
@@ -61,11 +62,7 @@ def temporary_base() -> Path:
 
 def user_folder(variable: str, below_home: str) -> Path | None:
     """The user's folder by the XDG variable or below the home folder; None where it cannot be written."""
-    try:
-        explicit = os.environ.get(variable)
-        folder = Path(explicit) if explicit else Path.home() / below_home
-    except RuntimeError:
-        return None  # neither HOME nor an entry in the user database
+    folder = home.user_folder(variable, below_home)
     existing = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
     usable = folder.is_absolute() and existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     return folder if usable else None

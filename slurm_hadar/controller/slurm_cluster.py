@@ -43,6 +43,7 @@ from slurm_hadar.throughput.table import reference
 __all__ = ["SlurmCluster"]
 
 log = logging.getLogger(__name__)
+_STANDS = "; restart slurmctld, which starts nothing before its clock is where it was"  # 22.05
 _WARNED = (WriteOutcome.REFUSED, WriteOutcome.INEFFECTIVE, WriteOutcome.UNDONE)
 _LEAVES_WITHIN_S = 120.0  # epilogs may take their time; who goes on much longer does something else
 _WATCHFUL_S = 0.1  # while a job that was asked to save may say any moment that it has
@@ -182,7 +183,8 @@ class SlurmCluster(Cluster[Observation]):
         self._vacancies.begin(state.nodes)
         was_set = self._clock.check()  # in each mode: what is written down, and for how long, goes by this clock, too
         if was_set is not None:
-            log.warning("the clock of this host was set by %+.0f s, slurmctld's with it", was_set.by_s)
+            log.warning("the clock of this host was set by %+.0f s, slurmctld's with it%s", was_set.by_s,
+                        _STANDS if was_set.by_s < 0 else "")  # fmt: skip
             self._observer.clock_set(was_set.by_s)
             self._parts.book.clock_set(*was_set)
         view = SlurmView.of(state, self._config.gpus.memory_gb)

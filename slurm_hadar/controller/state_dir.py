@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slurm_hadar.config import Config
 from slurm_hadar.errors import StoreError
+from slurm_hadar.home import user_folder
 from slurm_hadar.slurm.survey import name_of
 
 __all__ = ["JOURNAL", "PREDICTOR", "chosen_state_dir", "file_fault", "full", "private_cluster", "state_dir"]
@@ -37,8 +38,7 @@ def chosen_state_dir(config: Config) -> Path:
         return Path(os.environ["STATE_DIRECTORY"].split(":")[0])
     if os.geteuid() == 0:
         return Path("/var/lib/slurm-hadar")
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(base) / "slurm-hadar"
+    return user_folder("XDG_STATE_HOME", ".local/state") / "slurm-hadar"
 
 
 def state_dir(config: Config) -> Path:

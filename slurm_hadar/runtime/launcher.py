@@ -39,6 +39,7 @@ class NotStarted(Exception):
 
 def main(argv: list[str] | None = None) -> int:
     """Become srun; returns only if srun cannot be run at all, or if the command must not."""
+    _open_standard_files()
     arguments = list(sys.argv[1:] if argv is None else argv)
     options, command = split_command(arguments)
     srun = shutil.which("srun")
@@ -212,9 +213,17 @@ def _announce_restart(environ: MutableMapping[str, str]) -> None:
     )
 
 
+def _open_standard_files() -> None:
+    """Where one is closed, srun takes the next file that it opens for it, and does not end for a minute."""
+    while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(file, True)
+    os.close(file)
+
+
 def _become(srun: str, arguments: list[str], environ: MutableMapping[str, str]) -> int:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     try:
         os.execve(srun, [srun, *arguments], dict(environ))
     except OSError as error:

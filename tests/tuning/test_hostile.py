@@ -197,6 +197,16 @@ def test_a_notebooks_setting_does_not_spoil_the_end(tuner: Any, study: Study) ->
     assert Path(json.loads(out)["picture"]).stat().st_size > 0
 
 
+def test_a_picture_that_cannot_be_drawn_spoils_nothing(tuner: Any, study: Study, tmp_path: Path) -> None:
+    """As where there is no memory left for matplotlib's libraries."""
+    (tmp_path / "libraries" / "matplotlib").mkdir(parents=True)
+    (tmp_path / "libraries" / "matplotlib" / "__init__.py").write_text("raise ImportError('no memory')")
+    tuner.environ["PYTHONPATH"] = str(tmp_path / "libraries")
+    code, out, said = tuner("run", study(PLAIN.format(before="pass")), "--trials", "1", *RANDOM, "--json", "-")
+    assert code == 0 and json.loads(out)["picture"] is None, said
+    assert "run.png: no memory; there is no picture" in said
+
+
 def test_a_target_that_was_reached_needs_no_further_trial(tuner: Any, study: Study) -> None:
     words = ("run", study(PLAIN.format(before="pass")), "--trials", "9", *RANDOM, "--target", "2", "--json", "-")
     tuner(*words)

@@ -18,6 +18,8 @@ from slurm_hadar.slurm.backend.select import choose
 
 __all__ = ["release"]
 
+_NOT_YOURS = "not this user's to change; their owners can release them, or an operator of Slurm"
+
 
 @click.command()
 @click.argument("job_ids", metavar="[JOB]...", nargs=-1)
@@ -40,15 +42,16 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     audit.write(release_entries(results, acting_user()))
     audit.close()
     released = [r.job_id for r in results if not r.error]
-    failed = {r.job_id: r.error for r in results if r.error}
+    failed = {r.job_id: _NOT_YOURS if r.denied else r.error for r in results if r.error}
     known = {*failed, *released, *bound}
     failed |= {j: "no waiting job that is steered" for j in job_ids if j not in known}
     if as_json:
         print_json({"released": released, "failed": failed, "bound": bound})
     else:
         click.echo(f"{counted(len(released), 'job')} released" + (f", {len(failed)} refused:" if failed else ""))
-        for job_id, error in failed.items():
-            click.echo(f"  {job_id}: {error}", err=True)
+        for error in dict.fromkeys(failed.values()):
+            theirs = sorted((j for j, one in failed.items() if one == error), key=by_number)
+            click.echo(f"  {', '.join(theirs)}: {error}", err=True)
         if bound:
             click.echo(_bound(bound), err=True)
     return 1 if failed else 0

@@ -281,8 +281,8 @@ def _draw(options: Any, ending: Any) -> Path | None:
     file: Path = ending.folder / "run.png"
     try:
         file.write_bytes(tuning_picture(events, ending.book.maximize, options.metric or "value"))
-    except OSError as error:
-        _say(f"{file}: {error.strerror}; there is no picture")
+    except Exception as error:  # matplotlib's may be any, as of one that finds no memory; the search has ended well
+        _say(f"{file}: {getattr(error, 'strerror', None) or error}; there is no picture")
         return None
     return file
 

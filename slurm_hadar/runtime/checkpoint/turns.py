@@ -108,6 +108,9 @@ class Turns:
         for saved in self._alongside(optimizer):  # whose step is never called: what is in .grad is used all the same
             self._stepped[id(saved)] = self._turn, _mark(saved)
 
+    # As by torch.compiler.disable, which would import the compiler: in a compiled step they are called, not traced.
+    _before_step._torchdynamo_disable = _after_step._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
+
     def _alongside(self, optimizer: Any) -> list[Any]:
         """The other saved optimizers of the same parameters, as one around it that steps by other names (SAM)."""
         key = id(optimizer)

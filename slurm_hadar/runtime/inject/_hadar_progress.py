@@ -108,6 +108,11 @@ def count_step(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         _other_optimizer(id(optimizer))
 
 
+# As by torch.compiler.disable, which would import the compiler: one that compiles an optimizer's step is not to trace
+# this too, nor to compile it anew when what it goes by has changed.
+count_step._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
+
+
 def _other_optimizer(key: int) -> None:
     """An optimizer that has already stepped in this turn starts the next turn; a new one belongs to this turn."""
     global _last, _words

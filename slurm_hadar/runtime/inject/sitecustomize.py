@@ -55,7 +55,7 @@ def register(module: ModuleType) -> None:
 def _say(line: str) -> None:
     try:  # noqa: SIM105  # a script's own imports are not to be more than they must
         sys.stderr.write("hadar: %s\n" % line)  # noqa: UP031
-    except (OSError, ValueError):  # a full disk, or a closed stream: no reason to end the script
+    except (OSError, ValueError, AttributeError):  # a full disk, or a closed stream: no reason to end the script
         pass
 
 

@@ -10,6 +10,7 @@ import os
 import secrets
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ _RETRY_S = 0.1
 _FIRST_S = 1.0  # so long a broker that is just being started, or changes hands, is waited for
 _MOST = 65536
 _AGAIN_S = 5.0  # so often who has found no broker looks for one
+_TIMEVAL = struct.Struct("ll")  # of socket(7)'s SO_SNDTIMEO
 _LOOK_S = 1.0  # so often who waits, or keeps its turn, looks whether another broker has come in its broker's place
 
 
@@ -278,17 +280,18 @@ class Session:
                 time.sleep(_RETRY_S)
 
     def _join(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._place = place_of(self._path)
+        self._check(self._path.stat().st_uid)  # before anything is waited for
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            sock.connect(str(self._path))
-        except OSError:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(round(_FIRST_S), 0))
+            sock.connect(str(self._path))  # waits for one that stands still and has others waiting
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 0))
+            pid, uid = credentials(sock)
+            self._check(uid)
+        except (OSError, ChannelError):
             sock.close()
             raise
-        pid, uid = credentials(sock)
-        if not trusted(uid):
-            sock.close()
-            raise ChannelError(f"the broker at {self._path} is one of user {uid}: another path is needed")
         self._sock, self._lines, self._told, self._pid = sock, Lines(), [], os.getpid()
         self._broker = pid, self._place
         self.may_keep = self._asked = False
@@ -300,6 +303,10 @@ class Session:
             mark=self._mark,
         )  # fmt: skip
         self._admitted()
+
+    def _check(self, uid: int) -> None:
+        if not trusted(uid):
+            raise ChannelError(f"the broker at {self._path} is one of user {uid}: another path is needed")
 
     def _send(self, op: str, **values: object) -> None:
         if self._sock is not None:

@@ -102,6 +102,7 @@ class _Turns:
     members: dict[str, _Member] = field(default_factory=dict)
     holder: str | None = None
     given_ns: int = 0
+    charged_ns: int = 0  # of it
     since_ns: int = 0
     kept: bool = False  # for more than one iteration
     rests: bool = False  # between two of them
@@ -228,20 +229,20 @@ class Desk:
         if lane.holder != name:
             raise ChannelError("has no turn that could be over")
         iterations = max(told.iterations - member.seen.iterations, 0 if lane.kept else 1)
-        self._charge(lane, member, now_ns - lane.since_ns, iterations)
+        self._charge(lane, member, max(now_ns - lane.since_ns, told.used_ns - member.seen.used_ns), iterations, now_ns)
         return self._boundary(name, lane, now_ns, now_ns)
 
     def kept(self, name: str, told: Progress, now_ns: int) -> None:
-        """What the holder of a turn that was not recalled has done until now."""
+        """What the holder of a turn that was not recalled has done, as it told it no later than now."""
         lane, member = self._member(name)
         iterations = max(0, told.iterations - member.seen.iterations)
         if not iterations and not lane.kept:  # it is in its first
             return
-        used_ns = min(max(0, told.used_ns - member.seen.used_ns), now_ns - lane.since_ns)
+        used_ns = told.used_ns - member.seen.used_ns
         member.seen = told
-        if iterations:
+        if iterations or used_ns > 0:  # its numbers may have been read while it wrote them
             lane.kept = True
-            self._charge(lane, member, used_ns, iterations)
+            self._charge(lane, member, used_ns, iterations, now_ns)
             for other in lane.members.values():  # there was a boundary at which they did not ask
                 other.away = other.away or not (other.wants or other is member)
         under_way = told.began_ns > told.ended_ns
@@ -370,7 +371,10 @@ class Desk:
         lane = self._lanes[self._memory.lane_of(name).number]
         return lane, lane.members[name]
 
-    def _charge(self, lane: _Turns, member: _Member, used_ns: int, iterations: int) -> None:
+    def _charge(self, lane: _Turns, member: _Member, told_ns: int, iterations: int, now_ns: int) -> None:
+        """No more than its turn has lasted, whatever it tells."""
+        used_ns = max(0, min(told_ns, now_ns - lane.given_ns - lane.charged_ns))
+        lane.charged_ns += used_ns
         member.turns += iterations
         member.used_ns += used_ns
         group = member.standing.group
@@ -452,7 +456,7 @@ class Desk:
             return []
         present[first].wants = False
         lane.holder, lane.since_ns, lane.kept, lane.rests, lane.recalled_ns = first, now_ns, False, False, None
-        lane.given_ns = now_ns
+        lane.given_ns, lane.charged_ns = now_ns, 0
         return [Note(first, Told.TURN)]
 
     def _recall(self, number: int, lane: _Turns, now_ns: int) -> list[Note]:

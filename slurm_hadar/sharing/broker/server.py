@@ -136,11 +136,9 @@ class Broker:
                         self._drop(key.data)
                 elif key.data.name in self._formers:
                     self._forget(key.data)
-                    self._tell(self._desk.leave(key.data.name, time.monotonic_ns()))
+                    self._tell(self._desk.leave(key.data.name, self._account()))
             self._unpark()
-            now = time.monotonic_ns()
-            self._account(now)
-            self._tell(self._desk.look(now))
+            self._tell(self._desk.look(self._account()))
             self._watch()
 
     def close(self) -> None:
@@ -272,16 +270,14 @@ class Broker:
                 self._hear(peer)
 
     def _answer(self, peer: _Peer, said: dict[str, Any]) -> list[Note]:
-        now = time.monotonic_ns()
+        now = self._account()
         match said["op"]:
             case "want":
-                self._account(now)
                 return self._desk.want(peer.name, now, peer.told())
             case "done":
                 peer.reported = False
                 return self._desk.done(peer.name, now, peer.told())
             case "join":
-                self._account(now)
                 peer.label = "".join(c for c in str(said.get("label", ""))[:64] if c.isprintable())
                 demand = Demand(_bytes(said, "persistent_bytes"), _bytes(said, "ephemeral_bytes"))
                 total_s = said.get("total_s", 0)
@@ -290,10 +286,8 @@ class Broker:
                 return self._join(peer, said, demand, round(total_s * NS), now)
             case "freed":
                 peer.reported = False
-                self._account(now)
                 return self._desk.freed(peer.name, now)
             case "status":
-                self._account(now)
                 try:
                     peer.sock.send(encoded("status", **self._status(now, peer.uid)))
                 except BlockingIOError:  # who asks and does not read gets no answer
@@ -302,7 +296,6 @@ class Broker:
                     peer.unread.clear()
                 return []
             case "give_way":
-                self._account(now)
                 return self._give_way(peer.uid, said, now)
         raise ChannelError("is no op that is known: join, want, done, freed, status, give_way")
 
@@ -388,14 +381,18 @@ class Broker:
         return {"policy": self._rules.policy, "memory_bytes": memory.capacity_bytes, "reserved_bytes": reserved,
                 "lanes": lanes, "sessions": rows}  # fmt: skip
 
-    def _account(self, now: int, going: _Peer | None = None) -> None:
-        """Before anything depends on it: what those did whose turn nobody else wanted."""
-        recalled = self._desk.recalled()
-        for name in self._desk.holders():
-            if name not in recalled:
-                peer = self._peers.get(name) or going
-                assert peer is not None
-                self._desk.kept(name, peer.told(), now)
+    def _account(self, going: _Peer | None = None) -> int:
+        """Before anything depends on it: what those did whose turn nobody else wanted. Until when that is: the clock is
+        read after what they tell, lest that is of later than now."""
+        told = {}
+        for name in self._desk.holders().keys() - self._desk.recalled().keys():
+            peer = self._peers.get(name) or going
+            assert peer is not None
+            told[name] = peer.told()
+        now = time.monotonic_ns()
+        for name, progress_told in told.items():
+            self._desk.kept(name, progress_told, now)
+        return now
 
     def _tell(self, notes: list[Note]) -> None:
         if any(note.told is Told.ADMITTED for note in notes):
@@ -436,8 +433,7 @@ class Broker:
         if self._parked.pop(peer.name, None) is None:
             self._selector.unregister(peer.sock)
         self._selector.unregister(peer.process)
-        now = time.monotonic_ns()
-        self._account(now, peer)
+        now = self._account(peer)
         peer.close()
         seat = self._desk.seat(peer.name, now)
         if seat is None:  # it has only looked

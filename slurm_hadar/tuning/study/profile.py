@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from slurm_hadar.home import user_folder
+
 __all__ = ["Profile", "Profiles"]
 
 _KEPT = 25
@@ -74,8 +76,7 @@ class Profiles:
     """The file. What cannot be read counts as nothing known: it saves time, and nothing depends on it."""
 
     def __init__(self, file: Path | None = None) -> None:
-        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-        self.file = file or Path(base) / "slurm_hadar" / "tuning.json"
+        self.file = file or user_folder("XDG_STATE_HOME", ".local/state") / "slurm_hadar" / "tuning.json"
 
     def of(self, family: str) -> Profile:
         return _profile(self._read().get(family))

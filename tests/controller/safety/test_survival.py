@@ -376,7 +376,9 @@ def test_no_lease_outlasts_a_clock_that_is_set_back(bench: Callable[..., Any], m
     assert len(one.slurm.batches) == 2, "one that lasts as long as it should is left as it is"
 
 
-def test_no_job_has_run_for_an_hour_longer_when_the_clock_was_set(bench: Callable[..., Any], monkeypatch: Any) -> None:
+def test_no_job_has_run_for_an_hour_longer_when_the_clock_was_set(
+    bench: Callable[..., Any], monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """Slurm's clock with it, ahead and back. Nor has a start taken an hour, which no move would ever be worth; what
     begins after that is measured as ever."""
     one, real = bench(), time.time
@@ -399,6 +401,8 @@ def test_no_job_has_run_for_an_hour_longer_when_the_clock_was_set(bench: Callabl
 
     assert all(0 <= record.attained_s < 60 and 0 <= record.start_s < 60 for record in found)
     assert sum(gpu_s for gpu_s, _ in one.journal.usage().values()) < 60
+    told = [message for message in caplog.messages if "was set by" in message]
+    assert ["restart slurmctld" in message for message in told] == [False, True, True]
 
 
 def test_a_clock_that_is_set_in_the_middle_of_a_round(bench: Callable[..., Any], monkeypatch: Any) -> None:

@@ -308,3 +308,15 @@ def test_where_the_working_directory_is_gone(fakes: Fakes, env: dict[str, str], 
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     told = "hadar: not started: the working directory: No such file or directory\n"
     assert done.returncode == 1 and done.stderr.endswith(told) and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_where_a_standard_file_is_closed_srun_has_one_nevertheless(
+    fakes: Fakes, env: dict[str, str], closed: str
+) -> None:
+    """Else the next file that srun opens is taken for it; and nothing can be flushed that is not there."""
+    script = "#!/bin/sh\nfor n in 0 1 2; do [ -e /proc/$$/fd/$n ] || exit 9; done\nexit 3\n"
+    (fakes.directory / "srun").write_text(script)
+    words = ["sh", "-c", f'exec "$0" "$@" {closed}', str(WRAPPER), "--", "true"]
+    done = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (3, "")

@@ -291,6 +291,35 @@ def test_several_optimizers_count_as_the_busiest(start_agent: Callable[..., subp
     assert out.split() == [str(20 * body.count("a.step")) for body in bodies], errors
 
 
+COMPILED = """
+import tempfile, torch, slurm_hadar
+model = torch.nn.Linear(4, 4)
+adam = torch.optim.Adam(model.parameters())
+step, beside = (torch.compile(o.step, backend="eager") for o in (adam, torch.optim.SGD(model.parameters(), lr=0.1)))
+def loop(turns):
+    for _ in turns:
+        adam.zero_grad(); model(torch.randn(8, 4)).sum().backward(); step(); beside()
+        yield
+print(len(list(loop(range(20)))), __import__("_hadar_progress").open_page(0, 1).words[4])
+with tempfile.TemporaryDirectory() as folder:
+    print(len(list(loop(slurm_hadar.train(model, adam, total_steps=20, directory=folder)))))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.thorough
+def test_compiled_steps_of_an_optimizer_are_counted_and_not_compiled_for_us(
+    start_agent: Callable[..., subprocess.Popen[str]], job_env: dict[str, str]
+) -> None:
+    """Neither anew when what is counted changes, nor with a warning of what cannot be traced."""
+    pytest.importorskip("torch")
+    job_env["TORCH_LOGS"] = "recompiles"
+    out, errors = start_agent(PYTHON, "-c", COMPILED).communicate(timeout=300)
+    assert out.split() == ["20", "20", "20"], errors
+    assert "Dynamo does not know" not in errors
+    assert not [line for line in errors.splitlines() if "__recompiles" in line and "hadar" in line], errors
+
+
 def test_the_users_own_sitecustomize_still_runs(
     start_agent: Callable[..., subprocess.Popen[str]], job_env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -115,3 +116,41 @@ def test_a_temporary_folder_whose_path_is_too_long_for_sockets(tmp_path: Path) -
 
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
     assert "too long for a socket's path: set TMPDIR" in done.stderr and not list(long.iterdir())
+
+
+def _without_room(folder: Path, when: str) -> Path:
+    """A folder for PYTHONPATH with which those starts of workers fail."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"""
+import errno, os
+from slurm_hadar.serving.server.workers.processes import WorkerProcess
+real, starts = WorkerProcess.start, []
+def start(*given):
+    starts.append(1)
+    if {when}:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return real(*given)
+WorkerProcess.start = start
+""")
+    return folder
+
+
+def test_no_room_for_a_process_at_the_start_is_told_in_a_line(tmp_path: Path) -> None:
+    server = Running(path=_without_room(tmp_path / "site", "True"))
+    assert server.process.wait(WAIT_S) == 1
+    until(lambda: any("no worker could begin" in line for line in server.lines), lambda: server.lines)
+    *_, last = server.lines
+    assert last == "hadar: no worker could begin: it could not be started: Resource temporarily unavailable\n"
+    assert not any("Traceback" in line for line in server.lines)
+
+
+def test_a_worker_for_which_there_is_no_room_now_is_started_later(tmp_path: Path) -> None:
+    server = Running(path=_without_room(tmp_path / "site", "len(starts) == 2")).ready()
+    try:
+        (worker,) = server.workers()
+        os.kill(worker["pid"], signal.SIGKILL)
+        until(lambda: any(w["pid"] != worker["pid"] for w in server.workers()), lambda: server.lines)
+        server.ready()
+        assert any("could not be started" in line for line in server.lines)
+    finally:
+        assert server.end() == 0

@@ -60,6 +60,51 @@ def test_a_turn_that_nobody_else_asks_for_is_kept_and_charged_for_as_its_holder_
     assert seat is not None and (seat.turns, seat.used_ns) == (7, 8 * MS)
 
 
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8),
+    looks=st.lists(st.tuples(st.integers(0, 15), st.integers(0, 30), st.booleans()), min_size=1, max_size=8),
+)
+def test_an_iteration_is_charged_for_once_whenever_it_is_looked_at(
+    spans: list[tuple[int, int]], looks: list[tuple[int, int, bool]]
+) -> None:
+    """However long it takes from a look to the clock, and also where a look falls into the writing of what it sees. A
+    rest of within such a time may be charged for if the turn is recalled then; none else is."""
+    told, now = [Progress()], 0
+    for computes, rests in spans:
+        begun = told[-1]._replace(began_ns=now)
+        now += computes
+        told += [begun, Progress(begun.iterations + 1, begun.used_ns + computes, begun.began_ns, now)]
+        now += rests
+
+    def at(moment: int) -> Progress:
+        return [one for one in told if max(one.began_ns, one.ended_ns) <= moment][-1]
+
+    desk, now, took, known = _desk(Policy.FAIR, "a", "b"), 0, 0, 0
+    desk.want("a", 0)
+    for gap, took, torn in looks:
+        now += gap
+        seen = at(now)
+        known, before = seen.iterations, known
+        if torn and known > before:
+            seen = told[2 * seen.iterations - 1]._replace(iterations=known)
+        desk.kept("a", seen, now + took)
+        now += took
+        seat = desk.seat("a", now)
+        assert seat is not None and 0 <= seat.used_ns <= now
+    desk.want("b", now)
+    last = at(now)
+    if desk.keeps("a", last) and last.ended_ns >= last.began_ns:
+        desk.take_back("a", last, now)
+        took = 0
+    else:
+        last = next((one for one in told if one.iterations > last.iterations), told[-1])
+        desk.done("a", max(now, last.ended_ns), last)
+
+    seat = desk.seat("a", now)
+    assert seat is not None and seat.turns == last.iterations
+    assert last.used_ns <= seat.used_ns <= last.used_ns + took
+
+
 @pytest.mark.parametrize("policy", [Policy.FAIR, Policy.RR])
 def test_who_comes_back_starts_level_with_the_holder_whatever_that_tells(policy: Policy) -> None:
     desk = _desk(policy, "a", "b", grace_ns=0)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker import looking
+from slurm_hadar.sharing.broker import looking, progress
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import FOLDER, sockets, status_of
@@ -221,6 +221,32 @@ def test_a_duty_is_of_the_time_in_which_a_session_waits_for_nobody(
     assert told("duty") == {"small": None, "large": None}
     small.close()
     large.close()
+
+
+def test_what_ends_while_a_broker_looks_is_charged_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, read, later_ns = time.monotonic_ns, progress.read, [0]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock() + later_ns[0])
+    looks, ended = threading.Event(), threading.Event()
+
+    def delayed(file: int) -> Progress:
+        looks.set()
+        assert ended.wait(20)
+        return read(file)
+
+    session = _session(path, "a")
+    session.take()
+    monkeypatch.setattr(progress, "read", delayed)
+    asks = threading.Thread(target=status_of, args=(path,))
+    asks.start()
+    assert looks.wait(20)
+    later_ns[0] += 100 * 10**9
+    session.give_back()
+    ended.set()
+    asks.join(20)
+
+    (row,) = status_of(path)["sessions"]
+    assert row["used_s"] == pytest.approx(100, abs=5)
+    session.close()
 
 
 def test_measured_memory_is_told_and_reserves_nothing(path: Path) -> None:

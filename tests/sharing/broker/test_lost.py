@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +109,30 @@ def test_a_broker_that_comes_late_and_refuses_ends_nobody(
     poll(refused)
     assert session.alone and "refuses this job" in said[1]
     assert not refused() or len(said) == 2
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+def test_a_socket_that_lets_nobody_in_holds_nobody_up(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch, theirs: bool
+) -> None:
+    """Another user's, or that of an own broker which stands still: as many wait there as may."""
+    path = short_tmp / "s"
+    with contextlib.ExitStack() as stack:
+        listener, *waiting = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(3))
+        listener.bind(str(path))
+        listener.listen(0)
+        with pytest.raises(BlockingIOError):
+            for one in waiting:
+                one.setblocking(False)
+                one.connect(str(path))
+        if theirs:
+            monkeypatch.setattr(client, "trusted", lambda _: False)
+            with pytest.raises(ChannelError, match="is one of user"):
+                Session(path, WORK)
+            return
+        said: list[str] = []
+        assert Session(path, WORK, return_s=0.1, say=said.append).alone
+        assert "no broker" in said[0]
 
 
 def test_without_a_broker_a_job_runs_as_if_alone_and_says_so(short_tmp: Path) -> None:

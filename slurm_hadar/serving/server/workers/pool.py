@@ -203,7 +203,11 @@ class Pool:
         assert self._loop is not None
         self._started += 1
         name = f"{place}.{self._started}"
-        process = WorkerProcess.start(name, self._seat(place), self._command, self.addresses, self._beside)
+        try:
+            process = WorkerProcess.start(name, self._seat(place), self._command, self.addresses, self._beside)
+        except OSError as error:
+            self._follow(name, f"could not be started: {error.strerror}")
+            return
         self._processes[name] = self._senders[process.identity] = process
         self._loop.add_reader(process.pidfd, self._ended, process)
         if process.seat.node is not None:
@@ -230,16 +234,20 @@ class Pool:
 
     def _is_gone(self, process: WorkerProcess, why: str) -> None:
         """It counts no more, and another one follows."""
-        assert self._loop is not None
         del self._processes[process.name], self._senders[process.identity]
         self._leaving.add(process)
         if process.retired:
             return
-        place = self.place(process.name)
+        self._follow(process.name, why)
+
+    def _follow(self, name: str, why: str) -> None:
+        """Another worker comes in its place."""
+        assert self._loop is not None
+        place = self.place(name)
         delay_s = _BACK_OFF_S[min(self._failures[place], len(_BACK_OFF_S) - 1)]
         self._failures[place] += 1
         self._loop.call_later(delay_s, self._start, place)
-        self._events.gone(process.name, why)
+        self._events.gone(name, why)
 
     def _ended(self, process: WorkerProcess) -> None:
         """Its process has."""

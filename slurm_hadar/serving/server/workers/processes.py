@@ -65,7 +65,12 @@ class WorkerProcess:
             line = WorkerLine(addresses.elsewhere, identity, addresses.server_key, int(seat.gpu))
             environ[VARIABLE] = line.text()
             popen = start_step(seat.node, seat.on_node, words, environ, name=f"worker-{name}")
-        return cls(name, seat, identity, popen, os.pidfd_open(popen.pid))
+        try:
+            return cls(name, seat, identity, popen, os.pidfd_open(popen.pid))
+        except OSError:
+            popen.terminate()
+            popen.wait()
+            raise
 
     def heard(self, step: str | None) -> None:
         """It lives, as a step of this id."""
