@@ -20,8 +20,8 @@ __all__ = ["lay_out"]
 
 _USE_WEIGHT = 10.0  # while jobs are critical: what keeping a GPU busy counts, in ends of average jobs
 _TURN = 20.0  # a critical job that runs goes on until it is ahead of the others by so many restarts
-# times its worth: who has GPUs for the meantime keeps them against others that would have them for the meantime. For its
-# turn a move costs it something, so that it stands behind its equals, and they would take turns each round
+# times its worth: who has GPUs for the meantime keeps them against others that would have them for the meantime. Its
+# move to where it waits costs something, so it stands behind its equals there, and they would take turns each round
 _STAYS = 1000.0
 _WORTH_A_RESTART = 2.0  # a job is put on GPUs for the meantime if that gains this many times its restart
 
