@@ -238,7 +238,7 @@ class _Layout:
         run_s = outlook.run_s[:, column]
         rows = np.flatnonzero(~self.placed & np.isfinite(run_s) & (outlook.workers[:, column] <= free))
         if self.queueing.schedule is not None:  # which has weighed whether to wait is better
-            rows = rows[[outlook.jobs[r].unmovable is None for r in rows]]
+            rows = rows[~outlook.fixed[rows]]
         rows = rows[self._admitted(pool, rows, np.full(len(outlook.jobs), column))]
         rows = rows[self._gains(rows, column)]
         density = worth[rows] * own[rows] / (run_s[rows] * outlook.workers[rows, column])
@@ -267,7 +267,7 @@ class _Layout:
             meantime_s = np.maximum(meantime_s, self._own_turns_s(rows))
         done_s = np.minimum(meantime_s * own_s / run_s[rows], own_s)
         here = run_s[rows] <= own_s
-        stuck = np.array([outlook.jobs[r].unmovable is not None for r in rows], bool)
+        stuck = outlook.fixed[rows]
         apart = np.array([outlook.classes[r].level[column] > 0 for r in rows], bool)
         here |= stuck & (~apart | (run_s[rows] <= own_s + meantime_s))
         gains: Bools = here | (~(stuck & apart) & (done_s > _WORTH_A_RESTART * outlook.restart_s[rows]))

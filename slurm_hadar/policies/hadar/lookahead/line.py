@@ -11,7 +11,8 @@ free, if all gangs ran at once: the sum of every C-th run time, by its integral 
 Maclaurin). Of equal jobs of one GPU each wave of C waits as long in all as it really does.
 
 Elastic gangs take whatever is free, so that all GPUs serve them together and the first alone does not wait: W(y) =
-A(y) / C, up to the gang itself (the fluid limit).
+A(y) / C, up to the gang itself (the fluid limit). The same is assumed where nobody can be moved once it runs: who waits
+there starts whenever a GPU comes free, one after the other.
 """
 
 from __future__ import annotations

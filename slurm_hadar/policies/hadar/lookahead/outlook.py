@@ -119,6 +119,11 @@ class Outlook:
         """Whether the job may have gangs of several sizes, shape (n,)."""
         return np.array([bool(j.form.sizes) for j in self.jobs], bool)
 
+    @cached_property
+    def fixed(self) -> Bools:
+        """Whether the job cannot be moved again once it runs, shape (n,)."""
+        return np.array([j.unmovable is not None for j in self.jobs], bool)
+
 
 def survey(arena: Arena, lifetimes: Lifetimes) -> Outlook:
     """Lay out pools, columns and jobs.

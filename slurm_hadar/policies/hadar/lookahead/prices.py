@@ -205,7 +205,7 @@ def _costs(outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, sup
     cost = np.full(area.shape, np.inf)
     workers = outlook.workers.astype(int)
     mine, wide = area[outlook.rows, column], workers[outlook.rows, column]
-    own, together = outlook.pool_of[column], bool(outlook.elastic.any())
+    own, together = outlook.pool_of[column], bool(outlook.elastic.any() or outlook.fixed.all())
     for pool, size in enumerate(supply.gpus):
         line = Line.of(np.flatnonzero(own == pool), mine, wide, weights, int(size), together)
         for k in np.flatnonzero(outlook.pool_of == pool):

@@ -125,8 +125,7 @@ def _toll(outlook: Outlook) -> Floats:
     more = outlook.workers - np.divide(least, outlook.run_s, out=np.zeros_like(area), where=able)
     waiting = int((outlook.held < 0).sum()) if _stream(outlook) > 0 else 0
     kept = np.where(able, more, 0.0) * waiting / max(1.0, float(outlook.gpus.sum()))
-    fixed = np.array([[j.unmovable is not None] for j in outlook.jobs], bool)
-    charged = np.where(fixed, kept, outlook.workers * _arriving_per_gpu(outlook))
+    charged = np.where(outlook.fixed[:, None], kept, outlook.workers * _arriving_per_gpu(outlook))
     return np.where(outlook.elastic[:, None], charged, 0.0)
 
 
@@ -143,8 +142,7 @@ def _searchable(rules: Rules, outlook: Outlook, leaning: float, target: Target |
     if len(outlook.jobs) > MOST_JOBS:
         return False
     short, elastic = len(outlook.jobs) <= _SHORT, outlook.elastic
-    fixed = np.array([j.unmovable is not None for j in outlook.jobs], bool)
-    lost_s = np.where(fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
+    lost_s = np.where(outlook.fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
     makespan = leaning >= _IN_STEP
     if makespan:
         lost_s = np.where(elastic & (lost_s >= _DEAR * outlook.best_s), outlook.best_s, lost_s)

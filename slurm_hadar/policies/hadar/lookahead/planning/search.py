@@ -89,7 +89,7 @@ def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     outlook = problem.outlook
     machine = Machine(outlook, problem.seconds, problem.toll)
     # who cannot be moved once it runs has no meantime
-    movable = np.array([j.unmovable is None for j in outlook.jobs], bool)
+    movable = ~outlook.fixed
     best = _Best(problem, machine, _starts(problem, machine, last, movable))
     if exchanges:
         able = [np.flatnonzero(row).tolist() for row in np.isfinite(problem.seconds)]
