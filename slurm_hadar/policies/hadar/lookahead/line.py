@@ -10,9 +10,8 @@ where A(x) is the area (workers * seconds) of the gangs up to position x, and L(
 free, if all gangs ran at once: the sum of every C-th run time, by its integral and the half of its last term (Euler and
 Maclaurin). Of equal jobs of one GPU each wave of C waits as long in all as it really does.
 
-Elastic gangs take whatever is free, so that all GPUs serve them together and the first alone does not wait: W(y) =
-A(y) / C, up to the gang itself (the fluid limit). The same is assumed where nobody can be moved once it runs: who waits
-there starts whenever a GPU comes free, one after the other.
+Where it says so, all GPUs serve the queue together instead, one gang after the other, and the first alone does not
+wait: W(y) = A(y) / C, up to the gang itself (the fluid limit).
 """
 
 from __future__ import annotations

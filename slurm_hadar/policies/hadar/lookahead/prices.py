@@ -205,7 +205,7 @@ def _costs(outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, sup
     cost = np.full(area.shape, np.inf)
     workers = outlook.workers.astype(int)
     mine, wide = area[outlook.rows, column], workers[outlook.rows, column]
-    own, together = outlook.pool_of[column], bool(outlook.elastic.any() or outlook.fixed.all())
+    own, together = outlook.pool_of[column], _is_fluid(outlook)
     for pool, size in enumerate(supply.gpus):
         line = Line.of(np.flatnonzero(own == pool), mine, wide, weights, int(size), together)
         for k in np.flatnonzero(outlook.pool_of == pool):
@@ -215,6 +215,12 @@ def _costs(outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, sup
             cost[able, k] = weights[able] * (seconds[able, k] + wait_s) + at.near
             cost[able, k] += area[able, k] * (np.maximum(at.behind, 0.0) + supply.terminal[pool]) / size
     return cost
+
+
+def _is_fluid(outlook: Outlook) -> bool:
+    """Whether all GPUs of a pool serve its queue as one: all queues but those of jobs of one GPU that can be moved. Of
+    the others each was better off so (measured on :mod:`benchmarks.regimes` and Gavel's traces)."""
+    return bool((outlook.workers > 1).any() or outlook.elastic.any() or outlook.fixed.all())
 
 
 def _respond(cost: Floats, area: Floats, column: Ints, sweep: int) -> Ints | None:
