@@ -63,7 +63,8 @@ def temporary_base() -> Path:
 def user_folder(variable: str, below_home: str) -> Path | None:
     """The user's folder by the XDG variable or below the home folder; None where it cannot be written."""
     folder = home.user_folder(variable, below_home)
-    existing = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    # pathlib raises for what lies in a folder that this user may not look into
+    existing = next((p for p in (folder, *folder.parents) if os.path.exists(p)), Path("/"))  # noqa: PTH110
     usable = folder.is_absolute() and existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
     return folder if usable else None
 
