@@ -10,18 +10,12 @@ from hypothesis import strategies as st
 from slurm_hadar.policies.hadar.lookahead.line import Line
 
 
-def line_of(run_s: Any, gpus: Any, workers: Any = None, together: Any = False) -> Any:
-    """The gangs that take so many seconds; their rows are their places in ``run_s``, of which the last is not here."""
-    wide = np.ones(len(run_s), int) if workers is None else np.array(workers)
-    area, ones = np.array(run_s, float) * wide, np.ones(len(run_s))
-    return Line.of(np.arange(len(run_s) - 1), area, wide, ones, gpus, together), area, wide
-
-
-def places(run_s: Any, gpus: Any, workers: Any = None, together: Any = False, row: Any = -1) -> Any:
-    """Of one of the gangs, the last if no other is meant: seconds that it waits, and that all others wait for it."""
-    line, area, wide = line_of(run_s, gpus, workers, together)
-    row = np.arange(len(run_s))[[row]]
-    at = line.places(row, area[row], wide[row])
+def places(run_s: Any, gpus: Any, fluid: Any = False, row: Any = -1) -> Any:
+    """Of one of the jobs that take so many seconds, the last if no other is meant: seconds that it waits, and that all
+    others wait for it. Their rows are their places in ``run_s``, of which the last is not in the queue."""
+    area, row = np.array(run_s, float), np.arange(len(run_s))[[row]]
+    line = Line.of(np.arange(len(run_s) - 1), area, np.ones(len(run_s)), gpus)
+    at = (line.as_fluid if fluid else line.as_they_fit)(row, area[row])
     return (at.before / gpus + at.late_s).item(), (at.near + at.behind * area[row] / gpus).item()
 
 
@@ -34,15 +28,12 @@ def total_wait_s(run_s: Any, gpus: Any) -> Any:
     return total
 
 
-@given(st.lists(st.tuples(st.integers(1, 4), st.floats(1, 1e4)), min_size=1, max_size=8), st.integers(0, 20))
-def test_nobody_waits_where_all_fit(gangs: Any, spare: Any) -> None:
+@given(st.lists(st.floats(1, 1e4), min_size=1, max_size=8), st.integers(0, 20))
+def test_nobody_waits_where_all_fit(run_s: Any, spare: Any) -> None:
     """As many jobs as GPUs, or fewer: the fluid has them wait for each other."""
-    workers, run_s = zip(*gangs, strict=True)
-    gpus = sum(workers) + spare
-    assert places(run_s, gpus, workers) == (0.0, 0.0)
-    if len(gangs) > 1:
-        assert places([10.0, 20.0], 8, together=True) == (10.0 / 8, 0.0)
-        assert places([20.0, 10.0], 8, together=True) == (0.0, 10.0 / 8)
+    assert places(run_s, len(run_s) + spare) == (0.0, 0.0)
+    assert places([10.0, 20.0], 8, fluid=True) == (10.0 / 8, 0.0)
+    assert places([20.0, 10.0], 8, fluid=True) == (0.0, 10.0 / 8)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 5, 16])
@@ -68,13 +59,10 @@ def test_what_a_job_costs_is_by_how_much_all_wait_longer(run_s: Any, gpus: Any, 
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(1, 4), st.floats(1, 1e3)), min_size=2, max_size=20), st.data())
-def test_elastic_gangs_are_served_together(gangs: Any, data: Any) -> None:
+@given(st.lists(st.floats(1, 1e3), min_size=2, max_size=20), st.data())
+def test_a_fluid_serves_all_together(areas: Any, data: Any) -> None:
     """Each waits for all that is before it and delays all behind it, wherever it is now."""
-    workers, run_s = zip(*gangs, strict=True)
-    row = data.draw(st.integers(0, len(gangs) - 1))
-    area = np.array(run_s) * np.array(workers)
-    rest = np.delete(area[:-1], row) if row < len(gangs) - 1 else area[:-1]
+    row, area = data.draw(st.integers(0, len(areas) - 1)), np.array(areas)
+    rest = np.delete(area[:-1], row) if row < len(areas) - 1 else area[:-1]
     ahead, behind = rest[rest < area[row]].sum(), (rest >= area[row]).sum()
-    told = places(run_s, 8, workers, together=True, row=row)
-    assert told == pytest.approx((ahead / 8, behind * area[row] / 8), abs=1e-6)
+    assert places(areas, 8, fluid=True, row=row) == pytest.approx((ahead / 8, behind * area[row] / 8), abs=1e-6)

@@ -203,14 +203,13 @@ def _costs(outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, sup
     """Cost of each job in each column while all others stay, shape (n, k)."""
     area = seconds * outlook.workers
     cost = np.full(area.shape, np.inf)
-    workers = outlook.workers.astype(int)
-    mine, wide = area[outlook.rows, column], workers[outlook.rows, column]
-    own, together = outlook.pool_of[column], _is_fluid(outlook)
+    mine, own = area[outlook.rows, column], outlook.pool_of[column]
+    places = Line.as_fluid if _is_fluid(outlook) else Line.as_they_fit
     for pool, size in enumerate(supply.gpus):
-        line = Line.of(np.flatnonzero(own == pool), mine, wide, weights, int(size), together)
+        line = Line.of(np.flatnonzero(own == pool), mine, weights, int(size))
         for k in np.flatnonzero(outlook.pool_of == pool):
             able = np.flatnonzero(np.isfinite(area[:, k]))
-            at = line.places(able, area[able, k] / weights[able], workers[able, k])
+            at = places(line, able, area[able, k] / weights[able])
             wait_s = (at.before + supply.ahead[pool]) / size + at.late_s
             cost[able, k] = weights[able] * (seconds[able, k] + wait_s) + at.near
             cost[able, k] += area[able, k] * (np.maximum(at.behind, 0.0) + supply.terminal[pool]) / size
