@@ -1,6 +1,6 @@
 """What a save costs the training: the loop's standstill with the write in the background, against waiting for it.
 
-    python -m benchmarks.checkpoint [--megabytes 96] [--saves 5] [--directory DIR]
+    python -m benchmarks.costs.checkpoint [--megabytes 96] [--saves 5] [--directory DIR]
 
 A multilayer perceptron under Adam whose state (weights and two moments) is of the given size goes through the training
 API and saves every 8 steps, once with ``async_save=True`` and once without. Standstill and time until safe are those

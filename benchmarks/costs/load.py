@@ -1,6 +1,6 @@
 """A full house: 500 agents that report every second, 10,000 pending jobs, one controller on a real private Slurm.
 
-    python -m benchmarks.load [--agents 500] [--jobs 10000] [--seconds 120] [--json F]
+    python -m benchmarks.costs.load [--agents 500] [--jobs 10000] [--seconds 120] [--json F]
 
 60 nodes with 240 GPUs are full; the rest waits. The agents are real ZeroMQ clients with CURVE keys, in two processes.
 Prints how long the controller takes to answer a message (from a hello to its welcome, measured by the agents while
@@ -26,7 +26,7 @@ from typing import Any
 import click
 import zmq
 
-from benchmarks.round import NODES, fill, submit
+from benchmarks.costs.round import NODES, fill, submit
 from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.cluster.daemon import controller_beside
 from slurm_hadar.errors import ChannelError
@@ -201,7 +201,7 @@ def _rounds(log: str) -> list[dict[str, float]]:
 def main(count: int, jobs: int, seconds: float, report: Path | None) -> None:
     """Measure a controller in a full house."""
     os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+        [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     )
     conf = ("MaxArraySize=1001", "MaxJobCount=30000")
     with tempfile.TemporaryDirectory(prefix="hlo-", dir="/tmp") as name:

@@ -1,6 +1,6 @@
 """From a decision to the first step of the job that takes over preempted GPUs.
 
-    python -m benchmarks.preempt [--swaps 8] [--megabytes 10]
+    python -m benchmarks.costs.preempt [--swaps 8] [--megabytes 10]
 
 Two training jobs take turns on the only node of a private cluster; each turn checkpoints one and starts the other.
 Prints the median of the whole and of its parts: ask and save, requeue, the node handed over and the batch script

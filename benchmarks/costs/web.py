@@ -1,6 +1,6 @@
 """What a page of the dashboard costs the server, with 10,000 jobs in the journal and a controller that goes on writing.
 
-    python -m benchmarks.web [--jobs 10000] [--nodes 60] [--repeat 40] [--json FILE]
+    python -m benchmarks.costs.web [--jobs 10000] [--nodes 60] [--repeat 40] [--json FILE]
 
 Each page and its JSON is asked for ``repeat`` times, through everything but the network; the times are those of the
 server, percentiles over the requests; the first of a page, which also reads its template, is told apart. ``cpu`` is the

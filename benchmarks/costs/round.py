@@ -1,6 +1,6 @@
 """One controller round on the private cluster: 60 nodes with 240 GPUs and 1,000 or 5,000 pending jobs.
 
-    python -m benchmarks.round [--jobs 1000 --jobs 5000] [--repeat 5]
+    python -m benchmarks.costs.round [--jobs 1000 --jobs 5000] [--repeat 5]
 
 Prints, per queue length, the median seconds of each part: the two reads, making the snapshot with its estimates, the
 policy's decision, comparing it with what runs, and writing 100 changed jobs in one batch of scontrol.

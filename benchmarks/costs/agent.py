@@ -1,6 +1,6 @@
 """What measuring costs an unmodified training: steps per second with the agent and its hook, against without.
 
-    python benchmarks/agent_cost.py [--step-ms 1.0] [--seconds 3] [--rounds 5]
+    python -m benchmarks.costs.agent [--step-ms 1.0] [--seconds 3] [--rounds 5]
 
 Both run the same script, in turns, so that other load on the machine meets both alike; the step is a busy loop of the
 given length around a real optimizer step. Prints one JSON object; ``ratio`` is the median over the rounds, ``hook_us``
@@ -17,7 +17,7 @@ import tempfile
 import timeit
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys, time, torch
 torch.set_num_threads(1)

@@ -1,6 +1,6 @@
 """How long commands take to start, and what ``hadar-srun`` adds to the start of a job.
 
-    python -m benchmarks.start [--times 15]
+    python -m benchmarks.costs.start [--times 15]
 
 Each is run in turns with ``python -c pass``, whose time is the unit of the ratios; the job steps run within one batch
 job of a private Slurm, so that ``hadar-srun`` asks a real slurmctld. Prints one JSON object: medians, in seconds and as

@@ -1,6 +1,6 @@
 """How the journal grows: a long queue over a Slurm in memory, looked at round after round.
 
-    python -m benchmarks.journal [--jobs 1000] [--rounds 240]
+    python -m benchmarks.costs.journal [--jobs 1000] [--rounds 240]
 
 16 GPUs, one job ends and one comes in every round, and all others wait and are put off anew. Prints the bytes of the
 journal's pages in use after a tenth of the rounds and at the end, and what a round, and a job that came and went, adds.
