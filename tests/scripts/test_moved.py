@@ -23,7 +23,7 @@ import pytest
 from slurm_hadar.cluster import PrivateCluster
 from slurm_hadar.comment import read
 from tests.controller.conftest import Live
-from tests.controller.live.test_training import environment
+from tests.controller.live.jobs.test_training import environment
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 torch = pytest.importorskip("torch")

@@ -23,7 +23,7 @@ from slurm_hadar.serving.trace import intended_of
 
 pytestmark = pytest.mark.slurm
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 DEADLINE_S = 120.0
 WAITING = 3
 #: A look each second at what came in the last six: else the test would take minutes.

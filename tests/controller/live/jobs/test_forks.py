@@ -15,13 +15,13 @@ import pytest
 
 from slurm_hadar.model import JobState
 from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory
-from tests.controller.live.test_training import environment
+from tests.controller.live.jobs.test_training import environment
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 pytest.importorskip("torch")
 
 DEADLINE_S = 240.0
-TEMPLATE = Path(__file__).resolve().parents[3] / "sbatch_templates" / "hadare.sbatch"
+TEMPLATE = Path(__file__).resolve().parents[4] / "sbatch_templates" / "hadare.sbatch"
 STEPS = 1200
 GUESSING = 1 / 12
 """Loss over all data of the best constant: the variance of the targets."""

@@ -19,7 +19,7 @@ from slurm_hadar.throughput.store import ThroughputStore
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 EXAMPLES = ROOT / "examples"
 DEADLINE_S = 240.0
 ONE = 'hadar-srun -- python "{script}" {arguments}\n'

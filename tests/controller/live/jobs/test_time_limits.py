@@ -19,7 +19,7 @@ from slurm_hadar.throughput.table import reference
 from tests.controller.live.test_faults import rounds_until
 
 pytestmark = pytest.mark.slurm
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 QUICK = ("controller.round_s=2", "jobs.start_timeout_s=10", "jobs.end_timeout_s=30")
 
 

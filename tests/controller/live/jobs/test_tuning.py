@@ -14,7 +14,7 @@ import pytest
 pytestmark = [pytest.mark.slurm, pytest.mark.thorough]
 pytest.importorskip("optuna")
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 DEADLINE_S = 240.0
 #: Saves at SIGTERM and goes on, as a loop of ours does; endless until there is a file ``go``.
 STUDY = """

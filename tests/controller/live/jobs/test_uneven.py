@@ -14,7 +14,7 @@ import pytest
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 DEADLINE_S = 240.0
 BATCH, STEPS = 128, 120  # of all workers together
 SCRIPT = """
