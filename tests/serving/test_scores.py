@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +30,17 @@ def test_the_score_of_atoms(now: float, deadline: float, score: float) -> None:
     table = ScoreTable(Distribution([10, 40, 100], [0.5, 0.3, 0.2]), 0.02)
 
     assert table.score(deadline - now) == pytest.approx(score, abs=5e-7)
+
+
+@pytest.mark.parametrize(("now", "score"), [(0, 0.006636), (50, 0.011396), (80, 0.014423)])
+def test_the_score_of_bins_is_that_of_many_atoms(now: float, score: float) -> None:
+    """Run times of 5 to 15, 15 to 50 and 50 to 110, even within these."""
+    parts = 20_000
+    inside = (np.arange(parts) + 0.5) / parts
+    times = [low + (high - low) * inside for low, high in ((5, 15), (15, 50), (50, 110))]
+    weights = np.repeat(np.array([0.5, 0.3, 0.2]) / parts, parts)
+    table = ScoreTable(Distribution(np.concatenate(times), weights), 0.02)
+    assert table.score(120 - now) == pytest.approx(score, abs=5e-7)
 
 
 TIMES = st.lists(st.floats(0.001, 10.0), min_size=1, max_size=6)
