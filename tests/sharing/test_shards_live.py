@@ -154,8 +154,8 @@ def test_three_small_jobs_are_put_on_one_gpu_and_each_keeps_its_speed(shared: _S
 
     hadar("run", "--once")  # jobs that start before any controller has been there report to nobody
     submit("a")
+    poll(lambda: len(shared.turns("a")) > 200, deadline_s=DEADLINE_S)  # PyTorch may take minutes to load
     poll(lambda: duty("small") < 0.3, deadline_s=DEADLINE_S)
-    poll(lambda: len(shared.turns("a")) > 200, deadline_s=DEADLINE_S)
     alone = per_s("a", 100)
     submit("b", "--begin=now+300")
     submit("c", "--begin=now+300", model="unknown")
