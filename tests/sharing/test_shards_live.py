@@ -211,6 +211,14 @@ def test_two_jobs_with_shards_of_a_gpu_take_turns_whoever_serves_their_broker(sh
     assert not list((shared.folder / "share").glob("*gpu0"))
 
 
+def test_a_job_of_salloc_takes_turns_as_one_of_sbatch_does(shared: _Shared) -> None:
+    """Its hadar-srun runs outside of the allocation's nodes, without a comment and without a controller."""
+    words = ["salloc", "-Q", "--gres=shard:1", "--mem=100M", "hadar-srun", "--", "sh", "-c", "echo $HADAR_SHARE"]
+    told = shared.cluster.run(words, env=shared.env)
+
+    assert Path(told.stdout.strip()).parent == shared.folder / "share", told.stderr
+
+
 def test_a_gpu_of_which_a_job_has_a_shard_is_no_free_gpu(shared: _Shared, poll: Any) -> None:
     sleeper = ["sbatch", "--parsable", "--requeue", "--mem=100M", "-o", "/dev/null", "--comment=hadar:"]
     part = shared.cluster.run([*sleeper, "--gres=shard:1", "--wrap", "sleep 300"], env=shared.env).stdout.strip()
