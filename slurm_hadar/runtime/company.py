@@ -6,7 +6,7 @@ import contextlib
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_hadar.errors import ChannelError
 
@@ -15,7 +15,7 @@ __all__ = ["Company", "GivesWay"]
 LOOK_S = 2.0
 _LEASE_S = 10.0
 _EQUAL = 0.5
-_FEWEST = 5  # turns: the first ones take longer
+_FIRST = 5  # turns take longer: libraries load, and code is compiled
 _LABEL = re.compile(r"job ([1-9]\d{0,17}(?:_\d{1,9})?)(?: |$)")
 
 
@@ -58,6 +58,26 @@ class GivesWay:
             give_way(self._path, self._job, self._share, max(0.0, min(_LEASE_S, self._until - self._told_at)))
 
 
+class _Had(NamedTuple):
+    """What a session of the job had by a moment: turns, and seconds in them and between them, without those of waiting
+    (None: not told)."""
+
+    session: str
+    turns: int
+    used_s: float
+    away_s: float | None
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> _Had:
+        """By a row of the broker's."""
+        used_s, duty = float(row["used_s"]), row.get("duty")
+        return cls(str(row["session"]), int(row["turns"]), used_s, used_s / float(duty) - used_s if duty else None)
+
+    def goes_on(self, before: _Had) -> bool:
+        """Whether it is that session, later, and at the same broker."""
+        return self.session == before.session and self.turns >= before.turns and self.used_s >= before.used_s
+
+
 class Company:
     """Looked at every :data:`LOOK_S`: who has had a turn since the last look counts, so that one who loads data, or
     waits for memory, does not. ``broker`` is its socket; None = the task has a GPU of its own."""
@@ -67,6 +87,7 @@ class Company:
         self._job = job
         self._turns: dict[str, int] | None = None
         self._looked_at = 0.0
+        self._first: _Had | None = None
         #: Ids of the other jobs, joined by ``+`` ("" = none); None where that is not known.
         self.now: str | None = None
         #: What the broker knows of this job: ``persistent_bytes``, ``ephemeral_bytes``, ``iter_s`` and ``duty``.
@@ -88,15 +109,22 @@ class Company:
         return match is not None and match[1] == self._job
 
     def _note_needs(self, mine: list[dict[str, Any]]) -> None:
-        """Of the job's one session; of several nobody knows what the job takes in all."""
-        if len(mine) != 1 or int(mine[0]["turns"]) < _FEWEST or "used_s" not in mine[0]:
+        """Of the job's one session, since its first turns; of several nobody knows what the job takes in all."""
+        if len(mine) != 1 or int(mine[0]["turns"]) < _FIRST or "used_s" not in mine[0]:
             return
         (one,) = mine
+        now, first = _Had.of(one), self._first
+        if first is None or not now.goes_on(first):
+            first = self._first = now
+        turns, used_s = now.turns - first.turns, now.used_s - first.used_s
+        if not turns:
+            return
         memory = one.get("measured") or one
         sizes = {name: int(memory.get(name, 0)) for name in ("persistent_bytes", "ephemeral_bytes")}
         known = sizes if any(sizes.values()) else {}
-        duty = {} if one.get("duty") is None else {"duty": float(one["duty"])}
-        self.needs = {**known, "iter_s": float(one["used_s"]) / int(one["turns"]), **duty}
+        self.needs = {**known, "iter_s": used_s / turns}
+        if now.away_s is not None and first.away_s is not None and used_s > 0:
+            self.needs["duty"] = used_s / (used_s + max(0.0, now.away_s - first.away_s))
 
     def _seen(self, path: Path) -> str | None:
         from slurm_hadar.sharing.broker.looking import status_of  # what tasks with GPUs of their own need not load

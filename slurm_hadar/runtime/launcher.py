@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 
 from slurm_hadar import comment, messages
@@ -82,15 +82,31 @@ def prepare(options: list[str], command: list[str], environ: MutableMapping[str,
     if (advice := shape.of_workers(shaped, command)) is not None:
         say(advice)
     options = place_by_graph(shaped, environ, facts)
-    if not any(option.partition("=")[0] in NO_AGENT for option in options):
-        heard, retried = reports.prepare(environ, facts), use_retry(environ, facts)
-        declare_needs(environ, facts)
-        if heard or retried or has_shards(environ):
-            environ.update({} if heard else {"HADAR_UNHEARD": "1"})
-            command = [*agent_command(), *command]
+    if any(option.partition("=")[0] in NO_AGENT for option in options):
+        if shares_gpu(environ, facts):
+            say(f"with {' or '.join(NO_AGENT)} a command takes no turns: it runs as if the GPU were its own")
+    else:
+        command = beside_agent(command, environ, facts)
     changed = (name for name, value in environ.items() if os.environ.get(name) != value)
     messages.note_set(environ, (name for name in changed if name.startswith("HADAR_")))
     return [*options, "--", *command]
+
+
+def shares_gpu(environ: Mapping[str, str], facts: JobFacts | None) -> bool:
+    """Whether the job has a part of a GPU; outside of its nodes, as in salloc, Slurm alone says so."""
+    return has_shards(environ) or (facts is not None and facts.shards)
+
+
+def beside_agent(command: list[str], environ: MutableMapping[str, str], facts: JobFacts | None) -> list[str]:
+    """The command with the agent, where there is something for it to do; ``environ`` tells it what."""
+    shares = shares_gpu(environ, facts)
+    heard, retried = reports.prepare(environ, facts), use_retry(environ, facts)
+    if shares:
+        declare_needs(environ, facts)
+    if not (heard or retried or shares):
+        return command
+    environ.update({} if heard else {"HADAR_UNHEARD": "1"})
+    return [*agent_command(), *command]
 
 
 def _take_place(environ: MutableMapping[str, str], facts: JobFacts) -> None:
@@ -171,7 +187,7 @@ def declare_needs(environ: MutableMapping[str, str], facts: JobFacts | None) -> 
     """Of a job with shards that says nothing of its memory, where memory is counted: what its like took, as its comment
     says, and never more than there is, lest its broker refuse it."""
     told = environ.keys() & {"HADAR_SHARE_PERSISTENT", "HADAR_SHARE_EPHEMERAL"}
-    if facts is None or told or not has_shards(environ) or not environ.get("HADAR_SHARE_MEMORY"):
+    if facts is None or told or not environ.get("HADAR_SHARE_MEMORY"):
         return
     needs = comment.read(facts.comment)[0].needs_mib
     if needs is None:

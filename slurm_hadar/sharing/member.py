@@ -236,9 +236,12 @@ def _found() -> Member | None:
     data = sys.modules.get("torch.utils.data")
     if data is not None and data.get_worker_info() is not None:
         return None
-    distributed = sys.modules.get("torch.distributed")
-    started = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    if (distributed.get_world_size() if started else int(os.environ.get("WORLD_SIZE", "1"))) > 1:  # type: ignore[union-attr]
+    distributed, said = sys.modules.get("torch.distributed"), os.environ.get("WORLD_SIZE", "")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        world = distributed.get_world_size()
+    else:
+        world = int(said) if said.isdecimal() else 1  # a script's own variable may have this name, or be empty
+    if world > 1:
         say("this process is one of several that train together: it takes no turns on the shared GPU")
         return None
     return Member(where)

@@ -64,24 +64,34 @@ def test_between_two_looks_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> 
     assert seen.changed() is None
 
 
+def _needs(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is known of job 7 after the broker has told these sessions, one look after the other."""
+    monkeypatch.setattr(company, "LOOK_S", 0.0)
+    told = iter(looks)
+    monkeypatch.setattr("slurm_hadar.sharing.broker.looking.status_of", lambda _: {"sessions": next(told)})
+    seen = Company("/socket", "7")
+    for _ in looks:
+        seen.changed()
+    return seen.needs
+
+
+_MINE = {"label": "job 7 mine", "session": "1", "persistent_bytes": 10, "ephemeral_bytes": 20}
+_BEGAN = {**_MINE, "turns": 5, "used_s": 1.0, "duty": 0.5}
+
+
 def test_what_the_broker_knows_of_the_job_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measured goes before declared; of first turns, and of several sessions of one job, nothing is said."""
-    broker = _Broker(monkeypatch)
-    declared = {"label": "job 7 mine", "session": "1", "persistent_bytes": 10, "ephemeral_bytes": 20}
-    other = {**declared, "session": "2", "label": "job 8", "turns": 90, "used_s": 9.0}
+    other = {**_MINE, "session": "2", "label": "job 8", "turns": 90, "used_s": 9.0}
     measured = {"persistent_bytes": 11, "ephemeral_bytes": 33}
-    told = []
-    for mine in (
-        [{**declared, "turns": 4, "used_s": 4.0}],
-        [{**declared, "turns": 10, "used_s": 5.0}],
-        [{**declared, "turns": 20, "used_s": 5.0, "measured": measured, "duty": 0.5}],
-        [{**declared, "turns": 40, "used_s": 1.0}, {**declared, "session": "3", "turns": 40, "used_s": 2.0}],
-    ):
-        monkeypatch.setattr(broker, "status", lambda _, mine=mine: {"sessions": [*mine, other]})
-        monkeypatch.setattr("slurm_hadar.sharing.broker.looking.status_of", broker.status)
-        seen = Company("/socket", "7")
-        seen.changed()
-        told.append(seen.needs)
+    told = [
+        _needs(monkeypatch, [_BEGAN, other], [*mine, other])
+        for mine in (
+            [{**_MINE, "turns": 5, "used_s": 1.5, "duty": 0.5}],
+            [{**_MINE, "turns": 13, "used_s": 5.0}],
+            [{**_MINE, "turns": 21, "used_s": 5.0, "measured": measured, "duty": 0.5}],
+            [{**_MINE, "turns": 40, "used_s": 1.0}, {**_MINE, "session": "3", "turns": 40, "used_s": 2.0}],
+        )
+    ]
 
     assert told == [
         {},
@@ -89,6 +99,24 @@ def test_what_the_broker_knows_of_the_job_itself(monkeypatch: pytest.MonkeyPatch
         {"persistent_bytes": 11, "ephemeral_bytes": 33, "iter_s": 0.25, "duty": 0.5},
         {},
     ]
+
+
+def test_first_turns_count_neither_for_the_length_of_a_turn_nor_for_the_duty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may take minutes, to compile say, and one that needs the GPU little would look as if it needed it always."""
+    slow = {**_MINE, "turns": 6, "used_s": 300.0, "duty": 0.999}
+    later = {**_MINE, "turns": 106, "used_s": 301.0, "duty": 301.0 / (301.0 + 300.0 / 0.999 - 300.0 + 9.0)}
+
+    needs = _needs(monkeypatch, [slow], [later])
+
+    assert needs["iter_s"] == pytest.approx(0.01) and needs["duty"] == pytest.approx(0.1)
+
+
+def test_after_another_broker_a_job_is_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which counts its sessions and their turns from the start."""
+    anew = {**_MINE, "turns": 5, "used_s": 0.5}
+    later = {**_MINE, "turns": 15, "used_s": 1.5, "duty": 0.25}
+
+    assert _needs(monkeypatch, [{**_BEGAN, "turns": 9}], [anew], [later])["iter_s"] == pytest.approx(0.1)
 
 
 def test_giving_way_is_said_again_and_again_and_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,6 +243,16 @@ elif kind == "several":
 """
 
 
+@pytest.mark.parametrize(("world", "takes"), [("", True), ("all", True), ("1", True), ("2", False)])
+def test_who_is_one_of_several_that_train_together(monkeypatch: pytest.MonkeyPatch, world: str, takes: bool) -> None:
+    """A variable that is no number is none of a launcher's, and no reason to end a training."""
+    monkeypatch.setenv("HADAR_SHARE", "/socket")
+    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.setattr(members, "_members", [])
+
+    assert (members.member() is not None) is takes
+
+
 @pytest.mark.torch
 @pytest.mark.thorough
 def test_scripts_of_all_kinds_share_and_none_waits_for_ever(short_tmp: Path) -> None:

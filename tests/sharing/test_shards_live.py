@@ -154,8 +154,8 @@ def test_three_small_jobs_are_put_on_one_gpu_and_each_keeps_its_speed(shared: _S
 
     hadar("run", "--once")  # jobs that start before any controller has been there report to nobody
     submit("a")
+    poll(lambda: len(shared.turns("a")) > 200, deadline_s=DEADLINE_S)  # PyTorch may take minutes to load
     poll(lambda: duty("small") < 0.3, deadline_s=DEADLINE_S)
-    poll(lambda: len(shared.turns("a")) > 200, deadline_s=DEADLINE_S)
     alone = per_s("a", 100)
     submit("b", "--begin=now+300")
     submit("c", "--begin=now+300", model="unknown")
@@ -209,6 +209,14 @@ def test_two_jobs_with_shards_of_a_gpu_take_turns_whoever_serves_their_broker(sh
     assert all(begin >= end for (_, end, _), (begin, _, _) in pairwise(merged)), "two turns at a time"
     assert sum(a[2] != b[2] for a, b in pairwise(merged)) > 20
     assert not list((shared.folder / "share").glob("*gpu0"))
+
+
+def test_a_job_of_salloc_takes_turns_as_one_of_sbatch_does(shared: _Shared) -> None:
+    """Its hadar-srun runs outside of the allocation's nodes, without a comment and without a controller."""
+    words = ["salloc", "-Q", "--gres=shard:1", "--mem=100M", "hadar-srun", "--", "sh", "-c", "echo $HADAR_SHARE"]
+    told = shared.cluster.run(words, env=shared.env)
+
+    assert Path(told.stdout.strip()).parent == shared.folder / "share", told.stderr
 
 
 def test_a_gpu_of_which_a_job_has_a_shard_is_no_free_gpu(shared: _Shared, poll: Any) -> None:

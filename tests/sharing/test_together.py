@@ -194,6 +194,15 @@ def test_within_another_one_it_is_refused(start: Any, turns: Any) -> None:
     assert done.returncode == 1 and "takes turns on its GPU already" in err and ": 3 turns, " in err
 
 
+@pytest.mark.parametrize("shards", ["", "1"])
+def test_in_a_job_with_shards_it_says_with_whom_there_are_no_turns(start: Any, shards: str) -> None:
+    """Other jobs on the GPU have a broker of their own."""
+    done = start("run", "true", SLURM_SHARDS_ON_NODE=shards)
+    _, err = done.communicate(timeout=60)
+
+    assert done.returncode == 0 and ("not with other jobs" in err) == bool(shards)
+
+
 def test_without_a_broker_an_iteration_is_nothing_and_says_so_once(turns: Any) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("HADAR_")} | {
         "PYTHONPATH": str(ROOT)

@@ -17,6 +17,7 @@ from slurm_hadar.controller.words import plain
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
+from slurm_hadar.runtime.launch.turns import has_shards
 from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import NobodyServes, sockets, status_of
 from slurm_hadar.sharing.broker.server import Broker, Limits
@@ -88,6 +89,11 @@ def run(policy: str, memory_bytes: int | None, shares: tuple[str, ...], jobs: tu
         raise ConfigError(
             f"this command takes turns on its GPU already (HADAR_SHARE={outer}), and what it runs does so too: start "
             "several commands by 'command & command & wait', or with HADAR_SHARE= for turns of their own"
+        )
+    if has_shards(os.environ):
+        say(
+            "this job has a part of a GPU: its commands take turns with each other, and not with other jobs there, as "
+            "commands of hadar-srun do"
         )
     rules = Rules(Policy(policy), MOST_BYTES if memory_bytes is None else memory_bytes, _weights(shares, policy))
     raise SystemExit(run_together(commands, rules, INJECT, say, _show_end))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ Ask = Callable[[list[str]], str | None]
 CALL_S = 10.0
 PAUSES_S = (1.0, 3.0, 10.0)
 SEP = "\x1f"
-FIELDS = ("RestartCnt", "SubmitTime", "NumTasks", "WorkDir", "Comment")
+FIELDS = ("RestartCnt", "SubmitTime", "NumTasks", "tres-per-node", "WorkDir", "Comment")
 FORMAT = ",".join(f"{field}:{SEP}" for field in FIELDS)
 
 
@@ -29,13 +30,14 @@ class JobFacts:
     Parameters
     ----------
     restarts: how often it was restarted. submitted: when, as Slurm writes it; a requeue changes it.
-    tasks: how many it has on all its nodes, None where that is no number.
+    tasks: how many it has on all its nodes, None where that is no number. shards: whether it has parts of GPUs.
     work_dir: its working directory. comment: as its owner or job_submit.lua wrote it.
     """
 
     restarts: int
     submitted: str
     tasks: int | None
+    shards: bool
     work_dir: Path
     comment: str
 
@@ -45,11 +47,12 @@ def job_facts(job: str, ask: Ask) -> JobFacts | None:
     shown = ask(["squeue", "--noheader", f"--jobs={job}", "--states=all", f"--Format={FORMAT}"])
     fields = [field.strip() for field in (shown or "").split(SEP, len(FIELDS) - 1)]
     fields += [""] * (len(FIELDS) - len(fields))  # what is empty at the end of the output is not in it
-    restarts, submitted, tasks, work_dir, text = fields
+    restarts, submitted, tasks, tres, work_dir, text = fields
     if not restarts.isdecimal() or not submitted:
         return None
     first, _, _ = text.partition(f"{SEP}\n")  # the leader's, of a heterogeneous job
-    return JobFacts(int(restarts), submitted, int(tasks) if tasks.isdecimal() else None, Path(work_dir), first)
+    shards = re.search(r"\bshard\b", tres) is not None
+    return JobFacts(int(restarts), submitted, int(tasks) if tasks.isdecimal() else None, shards, Path(work_dir), first)
 
 
 def array_submissions(array: str, ask: Ask) -> list[tuple[int, str]]:

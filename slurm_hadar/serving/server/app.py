@@ -59,6 +59,24 @@ class Guard:
         await self._app(scope, receive, send)
 
 
+class NoUpgrades:
+    """Around the application: refuses a request with a body that asks for another protocol, as clients that would
+    rather speak HTTP/2 do (``Upgrade: h2c``), and ends its connection: httptools leaves its body out, and takes what
+    comes of it later for further requests. One without a body is answered by HTTP/1.1."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else {}
+        if "upgrade" in headers and {"content-length", "transfer-encoding"} & set(headers):
+            refusal = _error(400, "this server speaks HTTP/1.1 alone: send a request with a body without 'Upgrade'")
+            refusal.headers["Connection"] = "close"
+            await refusal(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
 class LastAnswers:
     """Around the application: when the server ends, each answer is the last one on its connection, so that no client
     sends a request on one that is about to be closed."""
@@ -88,7 +106,7 @@ def create_app(desk: Desk, metrics: ServingMetrics, most_bytes: int, token: str 
             desk.close()
 
     app = Starlette(routes=routes.all(), lifespan=lifespan, exception_handlers=_HANDLERS)
-    return LastAnswers(Guard(app, token), desk)
+    return LastAnswers(NoUpgrades(Guard(app, token)), desk)
 
 
 def _error(status: int, message: str) -> Response:

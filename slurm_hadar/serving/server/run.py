@@ -31,6 +31,7 @@ _MOST_BESIDE = 64 << 10  # bytes
 _MOST_PER_BYTE = 8  # of a body that comes in chunks of one byte
 _LAST_WORDS_S = 5  # to send what is ready, at least
 _FIRST_WORDS_S = 0.2  # for the request of who has just connected
+_LOOKS = 20  # in that time, at least
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,8 @@ class _Server(uvicorn.Server):
             server.close()
         coming = [loop.connect_accepted_socket(self._protocol, c, ssl=self.config.ssl) for c in connected]
         came = asyncio.gather(*coming, return_exceptions=True)
-        await asyncio.sleep(_FIRST_WORDS_S)
+        for _ in range(_LOOKS):  # a moment in which this process does not run is none for them
+            await asyncio.sleep(_FIRST_WORDS_S / _LOOKS)
         came.cancel()
 
     def _protocol(self) -> asyncio.Protocol:

@@ -15,7 +15,8 @@ FAKE = """#!{python} -IS
 import json, os, sys
 with open({record!r}, "a") as file:
     file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
-squeue = "".join(field + chr(31) for field in ("{restarts}", {submit!r}, "{tasks}", {work_dir!r}, {comment!r}))
+fields = ("{restarts}", {submit!r}, "{tasks}", "{tres}", {work_dir!r}, {comment!r})
+squeue = "".join(field + chr(31) for field in fields)
 answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))
 if answer: print(answer)
 sys.exit({code})
@@ -39,6 +40,7 @@ class Fakes:
         submit: str = "2026-11-20T10:00:00",
         restarts: int = 0,
         tasks: int = 2,
+        tres: str = "gres:gpu:4",
     ) -> None:
         for name in names.split():
             path = self.directory / name
@@ -48,6 +50,7 @@ class Fakes:
                 "submit": submit,
                 "restarts": restarts,
                 "tasks": tasks,
+                "tres": tres,
             }
             path.write_text(FAKE.format(python=sys.executable, comment=comment, code=code, **facts))
             path.chmod(0o755)

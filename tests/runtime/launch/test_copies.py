@@ -26,7 +26,8 @@ def place(copy: int, root: Path, squeue: list[tuple[int, str]], submitted: str =
     """Where copy meets the others, by the name of the directory; why it was not started, if it was not."""
     environ = environ_of(copy, root)
     shown = "\n".join(f"{restarts}{SEP}{at}{SEP}" for restarts, at in squeue)
-    refusal = prepare(environ, JobFacts(1, submitted, 1, root, "hadar:fork=auto"), lambda _command: shown or None)
+    facts = JobFacts(1, submitted, 1, False, root, "hadar:fork=auto")
+    refusal = prepare(environ, facts, lambda _command: shown or None)
     return refusal or Path(environ["HADAR_FORK_DIR"]).name
 
 

@@ -26,7 +26,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def is_kept(environ: dict[str, str], comment: str = OURS) -> bool:
-    set_aside_left_over(environ, JobFacts(1, NOW, 1, Path(), comment))
+    set_aside_left_over(environ, JobFacts(1, NOW, 1, False, Path(), comment))
     kept = (Path(environ["HADAR_JOB_DIR"]) / "checkpoint").exists()
     assert kept or list(Path(environ["HADAR_JOB_DIR"]).parent.glob("77.before-*/checkpoint")), "it is lost"
     return kept

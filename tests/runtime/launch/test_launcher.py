@@ -30,7 +30,7 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
     assert seen["HADAR_MASTER_ADDR"] == "10.1.2.3"
     assert 1024 < int(seen["HADAR_MASTER_PORT"]) < 32768
     (asked,) = fakes.calls("squeue")
-    fields = ("RestartCnt", "SubmitTime", "NumTasks", "WorkDir", "Comment")
+    fields = ("RestartCnt", "SubmitTime", "NumTasks", "tres-per-node", "WorkDir", "Comment")
     assert asked["argv"][-1] == "--Format=" + ",".join(f"{field}:{SEP}" for field in fields)
     assert done.stderr == ""
 
@@ -97,6 +97,18 @@ def test_a_job_with_shards_declares_what_its_like_took(
     declared = (given.get(f"HADAR_SHARE_{which}") for which in ("PERSISTENT", "EPHEMERAL"))
     assert tuple(text and int(text) for text in declared) == memory
     assert ("HADAR_SHARE_LEARNED" in given) == (memory[1] is not None)
+
+
+@pytest.mark.parametrize("options", [[], ["--pty"]])
+def test_a_job_with_shards_takes_turns_from_salloc_too_or_says_that_it_takes_none(
+    fakes: Fakes, env: dict[str, str], options: list[str]
+) -> None:
+    """Where only Slurm tells of the shards: no variable does outside of the allocation's nodes."""
+    fakes.install(comment="", tres="gres:shard:1")
+    done = run(env, *options, "--", "python", "train.py")
+    (call,) = fakes.calls("srun")
+    assert ("slurm_hadar.runtime.agent" in " ".join(call["argv"])) == (not options)
+    assert ("takes no turns" in done.stderr) == bool(options), done.stderr
 
 
 def test_a_copy_of_a_forked_job_learns_where_the_others_are(fakes: Fakes, env: dict[str, str]) -> None:

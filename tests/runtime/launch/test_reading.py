@@ -46,15 +46,17 @@ def test_options_may_be_shortened_as_for_srun(given: list[str], meant: list[str]
 @pytest.mark.parametrize(
     ("shown", "facts"),
     [
-        ("1 |when |8 |/a b |hadar:model=x |", JobFacts(1, "when", 8, Path("/a b"), "hadar:model=x")),
-        ("0|when|1|/w", JobFacts(0, "when", 1, Path("/w"), "")),
-        ("0|when|1|/w|hadar:|\n0|when|1|/w|other|", JobFacts(0, "when", 1, Path("/w"), "hadar:")),
-        ("0|when|1|/w|two\nlines|", JobFacts(0, "when", 1, Path("/w"), "two\nlines")),
-        ("N/A|when|/w||", None),
+        ("1 |when |8 |N/A|/a b |hadar:model=x |", JobFacts(1, "when", 8, False, Path("/a b"), "hadar:model=x")),
+        ("0|when|1|gres:gpu:1|/w", JobFacts(0, "when", 1, False, Path("/w"), "")),
+        ("0|when|1||/w|hadar:|\n0|when|1||/w|other|", JobFacts(0, "when", 1, False, Path("/w"), "hadar:")),
+        ("0|when|1||/w|two\nlines|", JobFacts(0, "when", 1, False, Path("/w"), "two\nlines")),
+        ("0|when|1|gres:shard:v100:1|/w|", JobFacts(0, "when", 1, True, Path("/w"), "")),
+        ("0|when|1|gres/shard:2|/w|", JobFacts(0, "when", 1, True, Path("/w"), "")),
+        ("N/A|when|||/w||", None),
         ("", None),
         (None, None),
     ],
-    ids=["all", "no comment", "heterogeneous", "lines", "no count", "nothing", "failed"],
+    ids=["all", "no comment", "heterogeneous", "lines", "shards", "shards of 24.11", "no count", "nothing", "failed"],
 )
 def test_what_squeue_says_of_the_job(shown: str | None, facts: JobFacts | None) -> None:
     """All in one call; the leader's of a heterogeneous job; nothing where Slurm does not tell."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,8 +34,10 @@ def _heard(client: socket.socket) -> bytes:
         return b"".join(iter(lambda: client.recv(65536), b""))
 
 
-def test_who_has_connected_is_answered_and_no_connection_is_reset() -> None:
-    """Those whom nobody has accepted, and one that was, but whose request was not read."""
+@pytest.mark.parametrize("busy_s", [0.0, 0.5])
+def test_who_has_connected_is_answered_and_no_connection_is_reset(busy_s: float) -> None:
+    """Those whom nobody has accepted, and one that was, but whose request was not read; also where the server itself
+    comes to nothing meanwhile, as on a busy machine."""
 
     async def served() -> list[bytes]:
         config = uvicorn.Config(_application, http=_Protocol, lifespan="off", log_level="error")
@@ -50,6 +53,7 @@ def test_who_has_connected_is_answered_and_no_connection_is_reset() -> None:
             accepted.sendall(REQUEST)
             clients = [accepted, *(_connected(listening) for _ in range(5))]
             reading = asyncio.gather(*(asyncio.to_thread(_heard, client) for client in clients))
+            asyncio.get_running_loop().call_soon(time.sleep, busy_s)
             await server.shutdown([listening])
             return await reading
 

@@ -106,6 +106,19 @@ def test_refusals_of_the_frame_are_json_too(server: Running) -> None:
         assert found[0] == status and told in found[1]["error"], found
 
 
+def test_what_asks_for_another_protocol_has_no_body_that_could_be_taken_for_requests(server: Running) -> None:
+    """As Java's HttpClient asks by default; without a body it is answered."""
+    upgrade = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAMAAABk"}
+    connection = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=WAIT_S)
+    connection.request("GET", "/v2", headers=upgrade)
+    assert connection.getresponse().read().startswith(b'{"name":"slurm_hadar"')
+    connection.request("POST", "/v2/models/empty/infer", b"GET /status HTTP/1.1\r\n\r\n", upgrade)
+    answer = connection.getresponse()
+
+    assert (answer.status, answer.getheader("Connection")) == (400, "close")
+    assert "without 'Upgrade'" in json.loads(answer.read())["error"]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 0.1])
 def test_all_floats_go_and_come(server: Running, value: float) -> None:
     """Binary data have them all; JSON has null for what is not finite."""
