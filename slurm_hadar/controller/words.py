@@ -33,7 +33,7 @@ _DECIDED = {"start": "starts", "move": "moves", "preempt": "is stopped", "wait":
 # what a policy would do, where nobody lets it
 _WOULD = {"start": "would start", "move": "would move", "preempt": "would be stopped", "wait": "would wait",
           "stay": "would stay"}  # fmt: skip
-_HAPPENED = {"restart": "begins again", "anew": "begins anew", "forecast": "is expected to take",
+_HAPPENED = {"restart": "is put back", "anew": "begins anew", "forecast": "is expected to take",
              "graph": "goes on without its graph", "weight": "counts for less", "barred": "is kept off a node",
              "slurm": "is started by Slurm", "retry": "is run again", "asked": "has changed",
              "size": "keeps its size"}  # fmt: skip

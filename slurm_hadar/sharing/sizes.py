@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from slurm_hadar.errors import ConfigError
 
-__all__ = ["MOST_BYTES", "size_bytes"]
+__all__ = ["MOST_BYTES", "size_bytes", "size_in_words"]
 
 #: More than any GPU has; who says more has mistyped.
 MOST_BYTES = 10**15
@@ -27,3 +27,11 @@ def size_bytes(text: str) -> int:
     if size > MOST_BYTES:
         raise ConfigError(f"{text!r} is more than any GPU has: at most {MOST_BYTES:.0e} bytes")
     return size
+
+
+def size_in_words(size: int) -> str:
+    """With four digits, in powers of 1000: ``14.92 GB``."""
+    power = 0
+    while power < len(_STEPS) and size >= 999.95 * 1000**power:
+        power += 1
+    return f"{size / 1000**power:.4g} {_STEPS[power - 1] if power else ''}B"

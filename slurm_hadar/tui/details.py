@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_hadar.controller.answers.view import TIERS
-from slurm_hadar.controller.words import about, clock, place, plain, sharing
+from slurm_hadar.controller.words import about, clock, counted, place, plain, sharing
 from slurm_hadar.model import Placement, outruns
 from slurm_hadar.units import span
 
@@ -49,12 +49,12 @@ def _standing(found: Mapping[str, Any], now: float) -> list[str]:
         if shares := sharing(line["shares"]):
             lines.append(f"  shares        {shares}")
     if line:
-        lines.append(
-            f"  submitted     {clock(line['arrival'])}, {span(now - line['arrival'])} ago; {line['gpus']} GPUs"
-        )
+        ago = span(now - line["arrival"])
+        lines.append(f"  submitted     {clock(line['arrival'])}, {ago} ago; {counted(line['gpus'], 'GPU')}")
     if record is not None:
         lines.append(f"  steps         {_steps(record, found['size'])}")
-        lines.append(f"  moved         {record['moves']} times, {record['attained_s'] / 3600:.2f} GPU-hours so far")
+        moved = f"{counted(record['moves'], 'time')}, {record['attained_s'] / 3600:.2f} GPU-hours so far"
+        lines.append(f"  moved         {moved}")
     return lines
 
 

@@ -43,6 +43,14 @@ def test_why_a_running_job_keeps_its_gpus() -> None:
     assert not any("stays put" in line for line in _explanation("7", None, None, None, None, {"state": "running"}))
 
 
+def test_what_happened_once_is_told_in_the_singular() -> None:
+    """And a decision without a reason ends with its kind."""
+    last = {"round": 3, "time": 0.0, "kind": "start", "why": ""}
+    told = _explanation("7", JobRecord("7", moves=1), None, last, None, {"state": "running"})
+    assert any(line.split(maxsplit=1) == ["moved", "1 time, 0.00 GPU-hours used so far"] for line in told)
+    assert told[-1].endswith(": start")
+
+
 def test_an_interval_is_told_in_one_unit() -> None:
     """Not from 119 s to 2 min; and what reads the same is told once."""
     intervals = Interval(119.0, 150.0), Interval(70.0, 440.0)
@@ -76,10 +84,10 @@ def test_a_statement_that_is_outrun(steps: float, outrun: float | None, told: st
 
 def test_what_a_server_wants_is_told() -> None:
     """Of a job that is none there is no word of it."""
-    told = "its server wants 3 GPUs"
-    server, other = (list(_explanation("7", JobRecord("7", wanted=n), None, None, None, {})) for n in (3, 0))
+    one, server, other = (list(_explanation("7", JobRecord("7", wanted=n), None, None, None, {})) for n in (1, 3, 0))
 
-    assert any(told in line for line in server)
+    assert any("its server wants 1 GPU;" in line for line in one)
+    assert any("its server wants 3 GPUs;" in line for line in server)
     assert not any("its server" in line for line in other)
 
 

@@ -75,7 +75,7 @@ def test_a_job_from_beginning_to_end(state: Path) -> None:
     assert shown[0].endswith("1 would start v100-1 2xv100; cheapest")
     assert shown[1].endswith("2 moves from k80-1 2xk80 to v100-1 2xv100; 3 times as fast")
     assert shown[2].endswith("2 without effect stop it and put it back into the queue (still running)")
-    assert shown[3].endswith("2 begins again run 2 from its checkpoint at step 400")
+    assert shown[3].endswith("2 is put back run 2 from its checkpoint at step 400")
     assert shown[4].endswith("2 has ended completed ?[31m")
 
 

@@ -108,7 +108,7 @@ def test_a_running_job(slurm: Asked, journal: Journal, see: Any, tmp_path: Path)
 
     assert f"job {job} job1 of alice: running since" in text and "on v100-1 2xv100" in text
     assert "400 of 1000 steps (40 %) at 5 steps/s" in text and "checkpoint   at step 350" in text
-    assert "1 moves, 1 restarts: v100-1 2xv100 for" in text
+    assert "1 move, 1 restart: v100-1 2xv100 for" in text
     assert "| step 400?[2J" in text and "    | 20 %" in text and "10 %" not in text
     assert f"hadar logs -f {job}" in text
     assert found["state"] == "running" and found["where"] == {"v100-1": {"v100": 2}}
@@ -128,6 +128,19 @@ def test_a_job_that_has_outrun_what_was_stated(slurm: Asked, journal: Journal, s
     assert "384 of 100 steps (more than stated)" in text
     assert "100 %" not in text and "80 % to end" not in text
     assert found["done_share"] is None and found["end_80"] is None
+
+
+def test_a_move_that_no_round_has_seen(slurm: Asked, journal: Journal, see: Any) -> None:
+    """Its time on the GPUs of before ends where Slurm has begun it anew."""
+    job = slurm.submit(2, "hadar:model=resnet18,batch=64,steps=1000")
+    slurm.start(job, "v100-1")
+    now = time.time()
+    slurm.jobs[job] = replace(slurm.jobs[job], restarts=1, start=now - 100)
+    journal.save_jobs([record(job, moves=1, steps=400.0, total_steps=1000.0)])
+    there = Placement.of({"k80-1": {"k80": 2}})
+    journal.update_dashboard(now, DashboardChanges(runs=[Run(job, now - 142, None, there, True)]))
+
+    assert "1 move, 0 restarts: k80-1 2xk80 for 42 s" in see(job)[0]
 
 
 def test_a_waiting_job_says_why(slurm: Asked, journal: Journal, see: Any) -> None:

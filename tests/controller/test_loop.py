@@ -314,14 +314,15 @@ def test_a_run_that_cannot_use_its_checkpoint_is_told_of_once(bench: Any) -> Non
 
 
 def test_a_restart_without_a_checkpoint_is_told_with_what_it_costs(bench: Any) -> None:
-    """Only of jobs that are ours; the same restart is told once."""
+    """Only of jobs that are ours; the same restart is told once. What a script saves by itself nobody sees."""
     b = bench()
-    job, other = b.slurm.submit(gpus=1, comment=MODEL), b.slurm.submit(gpus=1, comment="")
-    for one, node in ((job, "v100-1"), (other, "k80-1")):
+    comments = (MODEL, "", MODEL + ",ckpt=yes")
+    job, other, by_itself = (b.slurm.submit(gpus=1, comment=comment) for comment in comments)
+    for one, node in ((job, "v100-1"), (other, "k80-1"), (by_itself, "v100-1")):
         b.slurm.start(one, node)
     report(b, job, "report", steps=30)
     b.controller.run_round()
-    for one in (job, other):
+    for one in (job, other, by_itself):
         b.slurm.jobs[one] = replace(b.slurm.jobs[one], restarts=1)
 
     b.controller.run_round()
@@ -330,6 +331,8 @@ def test_a_restart_without_a_checkpoint_is_told_with_what_it_costs(bench: Any) -
     told = [e["why"] for e in b.journal.history(job) if e.get("event") == "restart"]
     assert told == ["run 2 from the beginning; 30 steps are done again"]
     assert not [e for e in b.journal.history(other) if "event" in e]
+    (told,) = [e["why"] for e in b.journal.history(by_itself) if e.get("event") == "restart"]
+    assert told == "run 2 from what its script has saved (ckpt=yes)"
 
 
 def test_moves_for_the_same_reason_are_all_recorded(bench: Any) -> None:

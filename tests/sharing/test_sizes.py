@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
+from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes, size_in_words
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,12 @@ def test_sizes_beyond_any_gpu_are_refused() -> None:
     assert size_bytes(str(MOST_BYTES)) == MOST_BYTES
     with pytest.raises(ConfigError, match="more than any GPU has"):
         size_bytes("2000T")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1 KB"), (600_000_000, "600 MB"), (999_960_000, "1 GB"),
+     (14_923_189_224, "14.92 GB"), (MOST_BYTES, "1000 TB")],
+)  # fmt: skip
+def test_sizes_for_people(size: int, words: str) -> None:
+    assert size_in_words(size) == words

@@ -154,7 +154,7 @@ def test_status_for_people_and_programs(start: Any, turns: Any, poll: Any) -> No
     assert session["label"].startswith("1: HADAR_SHARE_PERSISTENT=1G") and session["persistent_bytes"] == 10**9
     assert Path(broker["socket"]).parent.stat().st_mode & 0o777 == 0o700
     out, _ = start("status").communicate(timeout=STARTS_S)
-    assert "1000000000 of 2000000000 bytes reserved" in out and "100.0 %" in out
+    assert "1 GB of 2 GB reserved" in out and "100.0 %" in out
     run.terminate()
     assert run.wait(30) == 128 + signal.SIGTERM
 

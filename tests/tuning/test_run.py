@@ -54,6 +54,7 @@ def test_a_grid_is_gone_through_once(tuner: Any, study: Study) -> None:
     )
     assert code == 0, err
     assert sorted(t.params["x"] for t in tuner.trials()) == [0, 1, 2, 3]
+    assert tuner("status")[1].endswith("all of its trials are over\n"), "fewer than --trials, and there are no more"
 
 
 @THOROUGH

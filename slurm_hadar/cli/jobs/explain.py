@@ -18,7 +18,7 @@ from slurm_hadar.controller.answers.status import first_task
 from slurm_hadar.controller.answers.view import TIERS, silence
 from slurm_hadar.controller.journal import JobRecord, Reader, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
-from slurm_hadar.controller.words import clock, place, plain, sharing
+from slurm_hadar.controller.words import clock, counted, place, plain, sharing
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement, outruns
 from slurm_hadar.slurm.backend.select import choose
@@ -164,7 +164,8 @@ def _explanation(
     if record is not None:
         lines += _remembered(record, None if expected is None else expected.outrun_steps)
     if last is not None:
-        lines.append(f"  last decision in round {last['round']} at {clock(last['time'])}: {last['kind']} {last['why']}")
+        what = f"{last['kind']} {last['why']}".rstrip()
+        lines.append(f"  last decision in round {last['round']} at {clock(last['time'])}: {what}")
     return lines
 
 
@@ -209,7 +210,7 @@ def _remembered(record: JobRecord, outrun_steps: float | None) -> Iterator[str]:
     yield from _size(record, outrun_steps)
     if shares := _shares(record):
         yield f"  shares       {sharing(shares)}"
-    yield f"  moved        {record.moves} times, {record.attained_s / 3600:.2f} GPU-hours used so far"
+    yield f"  moved        {counted(record.moves, 'time')}, {record.attained_s / 3600:.2f} GPU-hours used so far"
     if record.retries:
         yield f"  retries      {record.retries} so far, after its command failed (hadar history has each)"
     if record.graph_fault:
@@ -219,7 +220,7 @@ def _remembered(record: JobRecord, outrun_steps: float | None) -> Iterator[str]:
     if record.lowered:
         yield f"  weight       {record.lowered}"
     if record.serves:
-        yield f"  serves       its server wants {record.wanted} GPUs; a larger size is worth no more to it"
+        yield f"  serves       its server wants {counted(record.wanted, 'GPU')}; a larger size is worth no more to it"
     if record.forgotten:
         yield (
             f"  WARNING      a move sets {record.forgotten} of this training's parts back, which are in no "

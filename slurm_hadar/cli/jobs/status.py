@@ -15,7 +15,8 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.answers.view import TIERS
-from slurm_hadar.controller.words import clock, place, plain
+from slurm_hadar.controller.journal import Run
+from slurm_hadar.controller.words import clock, counted, place, plain
 from slurm_hadar.model import Placement, Tier, outruns
 from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.shown import JOB_ID
@@ -162,13 +163,19 @@ def _past(found: Status, now: float) -> Iterator[str]:
     elif found.fork is None and record is not None and found.line is not None and found.line.started is not None:
         yield "  checkpoint   none yet"
     if record is not None and (record.moves or record.restarts):
-        runs = [f"{place(r.held)} for {span((r.ended or now) - r.began)}" for r in found.runs if r.held]
-        text = "; ".join(runs[-5:])
-        yield f"  moves        {record.moves} moves, {record.restarts} restarts" + (f": {text}" if text else "")
+        runs = [f"{place(r.held)} for {span(_until(r, found, now) - r.began)}" for r in found.runs if r.held]
+        text = f": {'; '.join(runs[-5:])}" if runs else ""
+        yield f"  moves        {counted(record.moves, 'move')}, {counted(record.restarts, 'restart')}{text}"
     if record is not None and record.retries:
         yield f"  retries      {record.retries}, after its command failed"
     if record is not None and record.forgotten:
         yield f"  WARNING      a move sets {record.forgotten} parts of this training back, which are in no checkpoint"
+
+
+def _until(run: Run, found: Status, now: float) -> float:
+    """When a run was over; that Slurm has begun the next one since, the next round will see."""
+    started = found.line.started if found.line is not None else None
+    return run.ended or (started if started is not None and started > run.began else now)
 
 
 def _array(found: Status) -> Iterator[str]:

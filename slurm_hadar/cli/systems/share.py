@@ -26,7 +26,7 @@ from slurm_hadar.sharing.simulation.run import PARALLEL_GAIN, ShareOptions
 from slurm_hadar.sharing.simulation.run import simulate as run_simulation
 from slurm_hadar.sharing.simulation.trace import read_trace, write_trace
 from slurm_hadar.sharing.simulation.workloads import GAP_S, draw_trace
-from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes
+from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes, size_in_words
 from slurm_hadar.sharing.together import Command, End, run_together
 from slurm_hadar.sharing.turns import Policy
 from slurm_hadar.units import lasting
@@ -139,7 +139,8 @@ def _found() -> list[dict[str, Any]]:
 def _reserved(broker: dict[str, Any]) -> str:
     if broker["memory_bytes"] is None:
         return "memory is not counted"
-    return f"{broker['reserved_bytes']} of {broker['memory_bytes']} bytes reserved, lanes: {len(broker['lanes'])}"
+    reserved, memory = (size_in_words(broker[key]) for key in ("reserved_bytes", "memory_bytes"))
+    return f"{reserved} of {memory} reserved, lanes: {len(broker['lanes'])}"
 
 
 #: What a narrow terminal has no room for, in this order; a job's name and state stay.
@@ -161,7 +162,8 @@ def _facts(row: dict[str, Any]) -> dict[str, str]:
         "time": lasting(row["used_s"]),
         "share": f"{100 * row['share']:.1f} %",
         "duty": "-" if row.get("duty") is None else f"{100 * row['duty']:.0f} %",
-        "memory": f"{row['persistent_bytes']} + {row['ephemeral_bytes']}" + " kept" * bool(row.get("keeps")),
+        "memory": " + ".join(size_in_words(row[key]) for key in ("persistent_bytes", "ephemeral_bytes"))
+        + " kept" * bool(row.get("keeps")),
     }
 
 
@@ -233,13 +235,13 @@ def _weights(shares: Iterable[str], policy: str) -> dict[str, int]:
 
 def _rows(result: ShareResult, memory_bytes: int) -> list[tuple[str, str, str]]:
     s = result.summary()
-    used = f"{100 * s['peak_bytes'] / memory_bytes:.1f} % of {memory_bytes}"
+    used = f"{100 * s['peak_bytes'] / memory_bytes:.1f} % of {size_in_words(memory_bytes)}"
     return [
         ("policy", s["policy"], f"{s['jobs']} jobs"),
         ("makespan", lasting(s["makespan_s"]), ""),
         ("average JCT", lasting(s["avg_jct_s"]), f"95 %: {lasting(s['p95_jct_s'])}"),
         ("average queueing", lasting(s["avg_queueing_s"]), "until the first turn"),
-        ("peak memory", f"{s['peak_bytes']} bytes", used),
+        ("peak memory", size_in_words(s["peak_bytes"]), used),
         ("most lanes", str(s["lanes_max"]), ""),
         ("switches", str(s["switches"]), ""),
         ("violations", str(s["violations"]), "of the condition on memory"),

@@ -137,7 +137,7 @@ def resume(
 def status(storage: str, study: str | None, json_file: str | None) -> None:
     """How a study stands, and whether a tuner is at work on it."""
     from slurm_hadar.tuning import session
-    from slurm_hadar.tuning.study.record import folder_of, is_running, read_status
+    from slurm_hadar.tuning.study.record import folder_of, is_done, is_running, read_status
 
     options = session.options_of(storage, study)
     folder = folder_of(options.storage, options.study)
@@ -154,9 +154,11 @@ def status(storage: str, study: str | None, json_file: str | None) -> None:
     if running is None:
         click.echo(f"it is another user's: whether a tuner is at work on it is not to be seen ({folder})")
         return
-    over = sum(n for state, n in counts.items() if state not in ("running", "waiting"))
-    if not live and over >= max(options.trials, sum(counts.values())):
-        click.echo(f"all of its trials are over; for more: {_resume(options)} --trials {2 * options.trials}")
+    total = sum(counts.values())
+    over = total - counts.get("running", 0) - counts.get("waiting", 0)
+    if not live and over == total and (total >= options.trials or is_done(folder)):
+        more = f"; for more: {_resume(options)} --trials {2 * options.trials}" if total >= options.trials else ""
+        click.echo(f"all of its trials are over{more}")
         return
     if not live:
         click.echo(f"no tuner is at work on it; go on with: {_resume(options)}")
@@ -352,6 +354,6 @@ def _rows(result: TuningResult) -> list[tuple[str, str, str]]:
             lasting(result.makespan_s),
             f"{to_bound:.2f} times a lower bound of {lasting(result.lower_bound_s)}",
         ),
-        ("GPU use", f"{result.gpu_use:.0%}", "of the time in which a GPU had a trial"),
+        ("GPU use", f"{100 * result.gpu_use:.0f} %", "of the time in which a GPU had a trial"),
         ("resizes", str(result.resizes), ""),
     ]

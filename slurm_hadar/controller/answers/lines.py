@@ -82,7 +82,7 @@ def line_of(
         user=job.user,
         name=job.name,
         state=str(job.state),
-        gpus=record.workers if record else job.gpu_count,
+        gpus=held.workers or (record.workers if record else job.gpu_count),
         where=str(held) if held else _nodes(job) or "-",
         steps_per_s=record.steps_per_s if record and running else None,
         done_share=_done_share(job, record, progress),

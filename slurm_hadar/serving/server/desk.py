@@ -417,7 +417,7 @@ class Desk:
             rate = found.expected.get(found.wanted, 1.0)
             room = f" (room for {self._here})" if found.wanted > self._here else ""
             before = self._scaling.wanted
-            self._tell(f"{found.wanted} workers instead of {before}{room}: {rate:.1%} are expected in time")
+            self._tell(f"workers: {found.wanted} instead of {before}{room}: {rate:.1%} are expected in time")
         self._scaling = found
         self._word.look(found, time.monotonic())
         self._metrics.expected.set(found.expected.get(found.wanted, 1.0))

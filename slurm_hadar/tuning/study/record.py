@@ -18,7 +18,7 @@ from slurm_hadar.messages import CHECKPOINTS_DIR
 from slurm_hadar.runtime.checkpoint.store import newest_step
 
 __all__ = [
-    "RUNS", "Record", "folder_of", "last_line", "read_events", "read_status", "request_stop", "saved_step",
+    "RUNS", "Record", "folder_of", "is_done", "last_line", "read_events", "read_status", "request_stop", "saved_step",
     "sqlite_file",
 ]  # fmt: skip
 
@@ -209,3 +209,9 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
                 if isinstance(event, dict) and "time" in event and "event" in event:
                     found.append(event)
     return found
+
+
+def is_done(folder: Path) -> bool:
+    """Whether the last tuner has found nothing more to try, or has reached the target."""
+    ends = [event for event in read_events(folder) if event["event"] == "ended"]
+    return bool(ends) and ends[-1].get("why") in ("done", "target")

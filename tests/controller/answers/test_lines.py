@@ -12,7 +12,7 @@ from slurm_hadar.controller.answers.lines import Line, folded, line_of
 from slurm_hadar.controller.answers.view import queue_view
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.words import done
-from slurm_hadar.model import EMPTY, JobState
+from slurm_hadar.model import EMPTY, JobState, Placement
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 TASK = Line(
@@ -74,6 +74,16 @@ def test_a_suspended_job_is_as_far_as_it_came() -> None:
         return line_of(replace(job, state=state), record, EMPTY, None, {}).done_share
 
     assert [share(s) for s in (JobState.SUSPENDED, JobState.RUNNING, JobState.PENDING)] == [0.39, 0.39, 0.1]
+
+
+def test_the_gpus_of_an_elastic_job_are_those_that_it_has() -> None:
+    """While it waits, those that its owner asked for."""
+    slurm = FakeSlurm({"n": ("v100", 4)})
+    job = slurm.jobs[slurm.submit(2)]
+    held = Placement.of({"n": {"v100": 4}})
+
+    assert line_of(replace(job, state=JobState.RUNNING), JobRecord("1", workers=2), held, None, {}).gpus == 4
+    assert line_of(job, JobRecord("1", workers=2), EMPTY, None, {}).gpus == 2
 
 
 @pytest.mark.parametrize(("steps", "shown"), [(0.0, "0 %"), (96.0, "96 %"), (104.0, "100 %"), (106.0, ">100 %")])

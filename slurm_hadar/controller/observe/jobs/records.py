@@ -122,8 +122,7 @@ class JobRecords:
             self.note_progress(record, over)
             lost = self._note_restart(record, job, submit, now, _cut_short(record, over))
             if is_ours(job.comment):
-                copy = read(job.comment)[0].fork is not None
-                self.events.append(Event(job.job_id, "restart", _restarted(record, lost, copy)))
+                self.events.append(Event(job.job_id, "restart", _restarted(record, lost, read(job.comment)[0])))
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
 
@@ -317,13 +316,15 @@ def _cut_short(record: JobRecord, news: JobNews | None) -> bool:
     return news is not None and news.report.restart == record.restarts and news.report.kind != "bye"
 
 
-def _restarted(record: JobRecord, lost: float, copy: bool) -> str:
-    """How a job's next run begins, in the words of its history. A ``copy`` of a forked job has no checkpoint."""
-    if copy:
+def _restarted(record: JobRecord, lost: float, comment: JobComment) -> str:
+    """How a job's next run begins, in the words of its history. A copy of a forked job has no checkpoint, and of what a
+    script saves by itself nobody is told."""
+    if comment.fork is not None:
         return f"run {record.restarts + 1} from the newest consolidation"
-    where = (
-        "from the beginning" if record.saved_step is None else f"from its checkpoint at step {record.saved_step:.0f}"
-    )
+    if record.saved_step is not None:
+        where = f"from its checkpoint at step {record.saved_step:.0f}"
+    else:
+        where = "from what its script has saved (ckpt=yes)" if comment.ckpt else "from the beginning"
     return f"run {record.restarts + 1} {where}" + (f"; {lost:.0f} steps are done again" if lost else "")
 
 
