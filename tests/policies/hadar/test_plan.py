@@ -157,13 +157,32 @@ def test_running_jobs_stay_where_a_newcomer_fits_beside_them(job: Any, running: 
 # What is left over
 
 
-def test_nobody_runs_on_a_slower_type_beside_idle_faster_gpus(running: Any, snapshot: Any) -> None:
-    """Nine jobs on ten GPUs are no queue; each waited for those shorter than itself, in a fluid."""
+@pytest.mark.parametrize("coming", [False, True])
+def test_nobody_runs_on_a_slower_type_beside_idle_faster_gpus(running: Any, snapshot: Any, coming: Any) -> None:
+    """Nine jobs on ten GPUs are no queue; in a fluid each waited for those shorter than itself, and two went to a
+    slower type. Where jobs keep coming, who runs there stays, and who runs elsewhere does not count on room."""
     nodes = (Node("a", {"v100": 10}), Node("b", {"p100": 4}))
-    there = [running(str(i), {"a": {"v100": 1}}, steps=1e5, p100=8.0, restart_cost_s=30.0) for i in range(1, 9)]
-    slow = running("9", {"b": {"p100": 1}}, steps=2e5, p100=8.0, restart_cost_s=30.0)
+    when = {str(i): 1000.0 - (i if coming else 5e4) for i in range(1, 10)}
+    there = [
+        running(str(i), {"a": {"v100": 1}}, arrival=when[str(i)], steps=1e5, p100=8.0, restart_cost_s=30.0)
+        for i in range(1, 9)
+    ]
+    slow = running("9", {"b": {"p100": 1}}, arrival=when["9"], steps=2e5, p100=8.0, restart_cost_s=30.0)
     plan = get("hadar", frontier=0.0).allocate(snapshot([*there, slow], nodes))
-    assert [p.by_type for p in plan.placements.values()] == [{"v100": 1}] * 9
+    assert [plan.placement(j.job_id).by_type for j in there] == [{"v100": 1}] * 8
+    assert plan.placement("9").by_type == ({"p100": 1} if coming else {"v100": 1})
+
+
+def test_nobody_is_sent_to_a_slower_type_for_an_end_that_is_not_in_danger() -> None:
+    """Nine jobs of ten hours, one each half hour. The last one ends last, whatever the others do; one that would take
+    as long on the slow type was sent there every few minutes, and came back to GPUs that were idle."""
+    speeds = {"v100": 1.3, "p100": 1.0}
+    jobs = tuple(
+        TraceJob(str(i), 1800.0 * i, "m", 1, 1, 46800.0, steps_per_s=speeds, restart_s=20.0, start_s=10.0)
+        for i in range(9)
+    )
+    result = simulate(Trace("late", "drawn", jobs), get("hadar"), SimOptions("v100:10x1,p100:10x1", round_s=60))
+    assert sum(row.restarts for row in result.counted) <= len(jobs)
 
 
 @pytest.mark.parametrize("sizes", [(), (1, 2)])

@@ -1,17 +1,31 @@
 """Prices that look ahead: which pool each job should wait for, and what a GPU-second there costs the jobs behind it.
 
-Hadar's price ``k_h^r(t)`` of a GPU in a later slot is what the jobs lose that could have had it. Where many jobs queue
-it can be written down: jobs of weight w that wait for pool r are served in the order of ``area / w`` (Smith's rule,
-area = workers * seconds), job j waits for the areas ``B`` before it and delays the weights ``A`` behind it, so that
-running it in column k costs, over all jobs,
+Hadar's price ``k_h^r(t)`` of a GPU in a later slot is what the jobs lose that could have had it. In the fluid limit,
+in which all GPUs of a pool serve one job after the other, it can be written down: jobs of weight w that wait for pool r
+are served in the order of ``area / w`` (Smith's rule, area = workers * seconds), job j waits for the areas ``B`` before
+it and delays the weights ``A`` behind it, so that running it in column k costs, over all jobs,
 
-    cost(j, k) = w_j * (run_s[j, k] + B / C_r) + area[j, k] * (A + terminal_r) / C_r
+    cost(j, k) = w_j * (run_s[j, k] + q * B / C_r) + area[j, k] * (q * A + terminal_r) / C_r
 
-and ``(A + terminal_r) / C_r`` is the price of a GPU-second of pool r at the time when j runs. This is the fluid limit,
-in which all GPUs of a pool serve one job after the other; that they serve as many as fit is counted by
-:mod:`slurm_hadar.policies.hadar.lookahead.line`. Each job wants the column of least cost; where none can improve, the
-assignment is a local optimum of the weighted sum of completion times. For one-GPU jobs it is the assignment problem of
-AlloX (EuroSys 2020) with its positions made continuous. All of it is our definition.
+and ``(A + terminal_r) / C_r`` is the price of a GPU-second of pool r at the time when j runs. But GPUs serve as many
+as fit, and while there is room nobody waits: ``q`` says how much of a fluid the pool is, of which j takes the share u
+of the GPUs together with all others there. Of a batch it is
+
+    1 - 1 / (2 * u) for u > 1, else 0
+
+by which what another of many equal jobs costs is less than in the fluid: u * C of them wait for C * u * (u - 1) / 2 run
+times in all. Where jobs keep coming what is free may not stay so, and q is
+
+    min(1, u) ** (sqrt(2 * (m + 1)) - 2)
+
+with m gangs as wide as j that the pool holds, the factor by which one waits less for m servers that are busy for a
+share u of the time than for one that is as fast as all of them (Sakasegawa 1977, "An approximation formula L_q = alpha
+* rho^beta / (1 - rho)"). Nobody leaves a place before somebody has come who wants it: where j runs, room is room. With
+elastic jobs q is 1: they take all the room that there is.
+
+Each job wants the column of least cost; where none can improve, the assignment is a local optimum, in full pools of the
+weighted sum of completion times. For one-GPU jobs it is the assignment problem of AlloX (EuroSys 2020) with its
+positions made continuous. All but q is our definition.
 """
 
 from __future__ import annotations
@@ -21,8 +35,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slurm_hadar.model import Mix
+from slurm_hadar.policies.hadar.lookahead import arrivals
 from slurm_hadar.policies.hadar.lookahead.estimates import doubt
-from slurm_hadar.policies.hadar.lookahead.line import Line
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices, with_leftovers
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
 
@@ -83,10 +97,13 @@ def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: b
         if higher > bound:
             price, bound, area = other, higher, larger
     best_s = outlook.best_s
-    bound = max(bound, float(best_s[np.isfinite(best_s)].max(initial=0.0)))
+    longest_s = float(best_s[np.isfinite(best_s)].max(initial=0.0))
+    # where the longest job ends last whatever the others do, no pool is short of time, and nobody needs to leave one
+    paid = price[outlook.pool_of] * area if bound >= longest_s else outlook.run_s
+    bound = max(bound, longest_s)
     end = max(before, now + bound * (1.0 + (aim.slack if fresh else 0.0)))
     left_s = end - now
-    worth = np.where(outlook.run_s <= 1.0001 * bound, price[outlook.pool_of] * area, np.inf)
+    worth = np.where(outlook.run_s <= 1.0001 * bound, paid, np.inf)
     column = worth.argmin(axis=1)
     need_s = outlook.run_s[np.arange(len(column)), column]
     return Target(end, price, column, need_s, _late(outlook, column, need_s, left_s * (1.0 - aim.margin)), left_s)
@@ -135,11 +152,14 @@ class Queues:
 
 @dataclass(frozen=True, slots=True)
 class _Supply:
-    """What a pool's queue is served with: GPUs, the work that goes before it, and the weight assumed behind all."""
+    """What a pool's queue is served with: GPUs, how many of them are taken by whom no queue has, the work that goes
+    before it, and the weight assumed behind all. ``stream``: whether jobs keep coming, from 0 to 1."""
 
     gpus: Floats
+    taken: Floats
     ahead: Floats
     terminal: Floats
+    stream: float
 
 
 def assign(
@@ -177,10 +197,10 @@ def as_planned(
 
 
 def _supply(outlook: Outlook, terminal: Floats) -> _Supply:
+    free = outlook.free > 0
+    gpus = np.where(free, outlook.free, np.maximum(outlook.gpus, 1.0)).astype(float)
     return _Supply(
-        np.where(outlook.free > 0, outlook.free, np.maximum(outlook.gpus, 1.0)).astype(float),
-        np.where(outlook.free > 0, 0.0, outlook.ahead),
-        terminal,
+        gpus, np.where(free, 0.0, gpus), np.where(free, 0.0, outlook.ahead), terminal, arrivals.stream(outlook)
     )
 
 
@@ -203,23 +223,39 @@ def _costs(outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, sup
     """Cost of each job in each column while all others stay, shape (n, k)."""
     area = seconds * outlook.workers
     cost = np.full(area.shape, np.inf)
-    mine, own = area[outlook.rows, column], outlook.pool_of[column]
-    places = Line.as_fluid if _is_fluid(outlook) else Line.as_they_fit
+    own = outlook.pool_of[column]
+    mine, wide = area[outlook.rows, column], outlook.workers[outlook.rows, column]
     for pool, size in enumerate(supply.gpus):
-        line = Line.of(np.flatnonzero(own == pool), mine, weights, int(size))
+        inside = np.flatnonzero(own == pool)
+        keys = mine[inside] / weights[inside]
+        order = np.argsort(keys, kind="stable")
+        keys, inside = keys[order], inside[order]
+        areas = np.concatenate(([0.0], np.cumsum(mine[inside])))
+        behind = np.concatenate(([0.0], np.cumsum(weights[inside])))
+        taken = wide[inside].sum() + supply.taken[pool]
         for k in np.flatnonzero(outlook.pool_of == pool):
             able = np.flatnonzero(np.isfinite(area[:, k]))
-            at = places(line, able, area[able, k] / weights[able])
-            wait_s = (at.before + supply.ahead[pool]) / size + at.late_s
-            cost[able, k] = weights[able] * (seconds[able, k] + wait_s) + at.near
-            cost[able, k] += area[able, k] * (np.maximum(at.behind, 0.0) + supply.terminal[pool]) / size
+            place = np.searchsorted(keys, area[able, k] / weights[able], "left")
+            here = own[able] == pool
+            itself_before = here & (mine[able] < area[able, k])
+            before = areas[place] - np.where(itself_before, mine[able], 0.0)
+            after = behind[-1] - behind[place] - np.where(here & ~itself_before, weights[able], 0.0)
+            workers = outlook.workers[able, k]
+            share = (taken - np.where(here, wide[able], 0) + workers) / size
+            keeps = (outlook.held[able] == k) & (share <= 1.0)  # until somebody comes who wants it
+            queues = _queue_share(share, size / workers, supply.stream) * ~keeps
+            if outlook.elastic.any():
+                queues = np.ones(len(able))
+            cost[able, k] = weights[able] * (seconds[able, k] + (queues * before + supply.ahead[pool]) / size)
+            cost[able, k] += area[able, k] * (queues * np.maximum(after, 0.0) + supply.terminal[pool]) / size
     return cost
 
 
-def _is_fluid(outlook: Outlook) -> bool:
-    """Whether all GPUs of a pool serve its queue as one: all queues but those of jobs of one GPU that can be moved. Of
-    the others each was better off so (measured on :mod:`benchmarks.regimes` and Gavel's traces)."""
-    return bool((outlook.workers > 1).any() or outlook.elastic.any() or outlook.fixed.all())
+def _queue_share(taken: Floats, gangs: Floats, stream: float) -> Floats:
+    """``q`` of the module's docstring, by u and m."""
+    batch = np.maximum(0.0, 1.0 - 0.5 / taken) * (taken > 1.0)
+    coming: Floats = np.minimum(1.0, taken) ** (np.sqrt(2.0 * (gangs + 1.0)) - 2.0)
+    return stream * coming + (1.0 - stream) * batch
 
 
 def _respond(cost: Floats, area: Floats, column: Ints, sweep: int) -> Ints | None:

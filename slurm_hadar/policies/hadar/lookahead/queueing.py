@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from slurm_hadar.model import Job
+from slurm_hadar.policies.hadar.lookahead import arrivals
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
 from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
@@ -30,15 +30,12 @@ __all__ = ["Queueing", "queue_up"]
 
 _BALANCING = 3
 _MANY = 10_000  # with so many jobs one step of balancing a round is enough
-_ARRIVING = 0.15  # jobs per GPU that are taken to wait behind all others where jobs keep coming, at most
-_BEHIND = 0.5  # of the jobs that are there: so many are taken to wait behind one, as in a queue in balance
 # what it would cost to stop every job once, of the run times, from which on plans are better than prices: in a short
 # queue, there with another aim than average completion, and in one of up to MOST_JOBS, which holds enough jobs for the
 # fluid to be true where they can be stopped
 _SHORT, _DEAR, _NOT_CHEAP, _VERY_DEAR = 64, 0.01, 0.1, 0.3
 _IN_STEP = 0.5  # the frontier from which on prices keep jobs in step
 _FEW_GANGS = 5.0  # of the middle size: a pool that holds fewer is no fluid
-_A_STREAM = 10  # so many arrivals, at different times, make a stream
 
 
 @dataclass(frozen=True)
@@ -123,9 +120,9 @@ def _toll(outlook: Outlook) -> Floats:
         sizes = outlook.pool_of == pool
         least[:, sizes] = area[:, sizes].min(axis=1, keepdims=True)
     more = outlook.workers - np.divide(least, outlook.run_s, out=np.zeros_like(area), where=able)
-    waiting = int((outlook.held < 0).sum()) if _stream(outlook) > 0 else 0
+    waiting = int((outlook.held < 0).sum()) if arrivals.stream(outlook) > 0 else 0
     kept = np.where(able, more, 0.0) * waiting / max(1.0, float(outlook.gpus.sum()))
-    charged = np.where(outlook.fixed[:, None], kept, outlook.workers * _arriving_per_gpu(outlook))
+    charged = np.where(outlook.fixed[:, None], kept, outlook.workers * arrivals.per_gpu(outlook))
     return np.where(outlook.elastic[:, None], charged, 0.0)
 
 
@@ -260,7 +257,7 @@ def _last_plan(outlook: Outlook, remembered: Sequence[Sequence[str]], index: Map
 
 def _leaning(rules: Rules, outlook: Outlook) -> float:
     """The frontier of this queue: a stream has no end to aim at, but for who aims at nothing else."""
-    return rules.frontier if rules.objective == "ttd" else rules.frontier * (1.0 - _endless(outlook))
+    return rules.frontier if rules.objective == "ttd" else rules.frontier * (1.0 - arrivals.endless(outlook))
 
 
 def _target(outlook: Outlook, leaning: float, before: _Recalled) -> Target | None:
@@ -288,33 +285,7 @@ def _assigned(
 def _arriving(outlook: Outlook) -> Floats:
     """The weight per pool of jobs that are still to come. It charges every job for the GPU time that it takes from
     them, and so leans towards the columns that need least of it."""
-    return _arriving_per_gpu(outlook) * outlook.gpus
-
-
-def _arriving_per_gpu(outlook: Outlook) -> float:
-    """How many are still to come for each GPU, where jobs keep coming; nobody after a lone batch. They are taken to be
-    as many as are there, of which on average one half is behind."""
-    present = len(outlook.jobs) + len(outlook.arena.kept)
-    return min(_ARRIVING, _BEHIND * present / max(1.0, float(outlook.gpus.sum()))) * _stream(outlook)
-
-
-def _stream(outlook: Outlook) -> float:
-    """Whether jobs keep coming, from 0 to 1: by how many of those that wait, or may be moved, came of late."""
-    return min(1.0, max(0, _came_of_late(outlook, outlook.jobs) - 1) / _A_STREAM)
-
-
-def _endless(outlook: Outlook) -> float:
-    """Whether the queue is that of a stream, from 0 to 1. A lone batch has a last job, whose end is worth aiming at; a
-    stream has none, of whatever size. On a small cluster few come at a time, but half of those that are there did."""
-    there = [*outlook.jobs, *(outlook.arena.snapshot.job[job_id] for job_id in outlook.arena.kept)]
-    return min(1.0, max(0, _came_of_late(outlook, there) - 1) / min(_A_STREAM, max(1.0, 0.5 * len(there))))
-
-
-def _came_of_late(outlook: Outlook, jobs: Iterable[Job]) -> int:
-    """How many came, at different times, within the last mean run time of those that wait or may be moved."""
-    now = outlook.arena.snapshot.time
-    ages = np.array([now - j.arrival for j in jobs])
-    return len(np.unique(np.floor(ages[(ages >= 0) & (ages < outlook.best_s.mean())])))
+    return arrivals.per_gpu(outlook) * outlook.gpus
 
 
 def _critical_first(outlook: Outlook, seconds: Floats, weights: Floats, queues: Queues, target: Target) -> Queues:
