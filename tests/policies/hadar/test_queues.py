@@ -133,8 +133,8 @@ def on_whole_gpus(outlook: Any, column: Any, gpus: Any) -> Any:
 @pytest.mark.parametrize("gpus", [(1, 1, 1), (1, 1), (3, 2, 4), (4, 16)])
 def test_close_to_the_optimum_of_single_gpu_jobs(gpus: Any) -> None:
     """AlloX's matching is the optimum for one-GPU jobs that are all there; the assignment, carried out on whole GPUs,
-    is within 0.3 % of it on average and 7 % at worst, as a local optimum (measured: 0.2 % and 5.9 %). That of the fluid
-    is within 1 % and 10 % (0.5 % and 5.9 %).
+    is within 0.3 % of it on average and 7 % at worst, as a local optimum (measured: 0.3 % and 5.9 %). That of the fluid
+    is within 1 % and 10 % (0.4 % and 5.9 %).
 
     The fluid is no wild guess: on C GPUs a list in Smith's order starts a job no later than B / C, and by the bound of
     Eastman, Even and Isaacs (1964) ends (C - 1) / 2C of the run times earlier at most.
