@@ -185,6 +185,19 @@ def test_nobody_is_sent_to_a_slower_type_for_an_end_that_is_not_in_danger() -> N
     assert sum(row.restarts for row in result.counted) <= len(jobs)
 
 
+def test_critical_jobs_take_turns_that_are_worth_their_restarts() -> None:
+    """Ten equal gangs on GPUs for five, two types twice as fast as each other: they end together by taking turns with
+    the fast ones. Each was critical until it had run for a round."""
+    speeds = {"v100": 2.0, "p100": 1.0}
+    jobs = tuple(
+        TraceJob(str(i), 600.0 * i, "m", 1, 2, 72000.0, steps_per_s=speeds, restart_s=20.0, start_s=10.0)
+        for i in range(10)
+    )
+    options = SimOptions("v100:5x2,p100:5x2", round_s=60, event_round_s=10)
+    result = simulate(Trace("turns", "drawn", jobs), get("hadar"), options)
+    assert sum(row.restarts for row in result.counted) <= 5 * len(jobs)
+
+
 @pytest.mark.parametrize("sizes", [(), (1, 2)])
 def test_equal_jobs_do_not_take_turns_with_what_they_have_for_the_meantime(sizes: Any) -> None:
     """Fourteen on six fast GPUs and four slow ones. Who runs on a slow one goes on there until its turn comes, and does

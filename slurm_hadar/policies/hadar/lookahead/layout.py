@@ -19,7 +19,6 @@ from slurm_hadar.policies.toolkit.ledger import Ledger
 __all__ = ["lay_out"]
 
 _USE_WEIGHT = 10.0  # while jobs are critical: what keeping a GPU busy counts, in ends of average jobs
-_TURN = 20.0  # a critical job that runs goes on until it is ahead of the others by so many restarts
 # times its worth: who has GPUs for the meantime keeps them against others that would have them for the meantime. Its
 # move to where it waits costs something, so it stands behind its equals there, and they would take turns each round
 _STAYS = 1000.0
@@ -98,9 +97,7 @@ class _Layout:
         if self.target is None or not self.target.critical[inside].any():
             return choose(order, workers, self._density(inside, key, 0.0) * workers, free)
         critical = inside[self.target.critical[inside]]
-        held = outlook.held[critical] == queues.column[critical]
-        need_s = self.target.need_s[critical] + np.where(held, _TURN * outlook.restart_s[critical], 0.0)
-        first = first_fit(critical[np.argsort(-need_s, kind="stable")], workers, free)
+        first = first_fit(critical[np.argsort(-self.target.need_s[critical], kind="stable")], workers, free)
         free -= int(workers[first].sum())
         others = order[~self.target.critical[order]]
         value = self._density(inside, key, _USE_WEIGHT) * workers

@@ -43,6 +43,7 @@ from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Ou
 __all__ = ["Aim", "Queues", "Target", "as_planned", "assign", "balance", "per_pool", "set_target"]
 
 _COLD_SWEEPS, _WARM_SWEEPS = 40, 6
+_TURN = 20.0  # restarts, of which a critical job's turn is worth no fewer
 _MOST_WORK = 80_000  # sweeps times jobs: with very many jobs one job's column means little
 
 
@@ -71,7 +72,8 @@ class Target:
     """When all work shall be done, and which jobs cannot wait any longer for that.
 
     ``end``: epoch second. ``price[p]``: what a GPU of the pool is worth for the makespan, 1 on average. ``column[n]``:
-    where each job costs least at these prices; ``need_s[n]``: its run time there. ``critical[n]``.
+    where each job costs least at these prices; ``need_s[n]``: its run time there, and some restarts more where it runs
+    there: it goes on until it is ahead of the others by these. ``critical[n]``.
     """
 
     end: float
@@ -105,7 +107,7 @@ def set_target(outlook: Outlook, aim: Aim, area: Floats, before: float, fresh: b
     left_s = end - now
     worth = np.where(outlook.run_s <= 1.0001 * bound, paid, np.inf)
     column = worth.argmin(axis=1)
-    need_s = outlook.run_s[np.arange(len(column)), column]
+    need_s = outlook.run_s[outlook.rows, column] + np.where(outlook.held == column, _TURN * outlook.restart_s, 0.0)
     return Target(end, price, column, need_s, _late(outlook, column, need_s, left_s * (1.0 - aim.margin)), left_s)
 
 
