@@ -186,8 +186,8 @@ def test_nobody_is_sent_to_a_slower_type_for_an_end_that_is_not_in_danger() -> N
 
 
 def test_critical_jobs_take_turns_that_are_worth_their_restarts() -> None:
-    """Ten equal gangs on GPUs for five, two types twice as fast as each other: they end together by taking turns with
-    the fast ones. Each was critical until it had run for a round."""
+    """Ten equal gangs, of which five have a GPU type that is twice as fast: they end together by taking turns with it.
+    Each was critical until it had run for a round."""
     speeds = {"v100": 2.0, "p100": 1.0}
     jobs = tuple(
         TraceJob(str(i), 600.0 * i, "m", 1, 2, 72000.0, steps_per_s=speeds, restart_s=20.0, start_s=10.0)
