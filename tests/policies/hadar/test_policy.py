@@ -172,6 +172,8 @@ def test_a_longer_queue_of_elastic_jobs_is_planned_where_lengths_are_known(
         (4, (), 1.0, 0.0, True),
         (40, (), 1.0, 0.0, False),
         (4, (1, 2), 1.0, 0.0, False),
+        (4, (1, 2), 1.0, 1.0, True),
+        (4, (1, 2), 0.0, 1.0, False),
         (4, (), 0.0, 0.0, False),
         (4, (), 0.0, 1.0, True),
     ],
@@ -179,8 +181,9 @@ def test_a_longer_queue_of_elastic_jobs_is_planned_where_lengths_are_known(
 def test_where_stops_cost_little_rigid_gangs_are_planned_in_pools_that_hold_few(
     job: Any, snapshot: Any, gpus: int, sizes: Any, apart_s: float, restart_s: float, planned: bool
 ) -> None:
-    """Of larger pools, and of gangs whose size may change, the prices of a fluid are nearer to the best; and where
-    stops cost nothing at all, of a batch, which has an end to aim at."""
+    """Of larger pools, and of gangs whose size may change, the prices of a fluid are nearer to the best, unless these
+    keep coming and a stop costs anything; and where stops cost nothing at all, of a batch, which has an end to aim
+    at."""
     nodes = (Node("a", {"v100": gpus}), Node("c", {"k80": gpus}))
     queue = [
         job(str(n), form=Form(1, sizes=sizes), restart_cost_s=restart_s, arrival=900.0 + n * apart_s)
