@@ -173,7 +173,6 @@ def test_a_longer_queue_of_elastic_jobs_is_planned_where_lengths_are_known(
         (40, (), 1.0, 0.0, False),
         (4, (1, 2), 1.0, 0.0, False),
         (4, (1, 2), 1.0, 1.0, True),
-        (4, (1, 2), 0.0, 1.0, False),
         (4, (), 0.0, 0.0, False),
         (4, (), 0.0, 1.0, True),
     ],

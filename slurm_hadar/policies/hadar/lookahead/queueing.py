@@ -130,10 +130,10 @@ def _searchable(rules: Rules, outlook: Outlook, leaning: float, target: Target |
     """Whether to look for a plan job by job: where the queue is short enough, and the fluid's prices are no better.
     They are where to stop a job costs little: there they stop and go on, or change the sizes of gangs, and plans let
     every job run to its end. Of rigid gangs that takes pools that hold many at a time, or stops that are free and a
-    makespan that is aimed at, which prices come nearer to. Elastic ones that keep coming are planned if a stop costs anything: as
-    those come and go that cannot be stopped, they were else resized from one way to the other and back. In a longer
-    queue it has to cost more, and elastic jobs of unknown length do not count: the size that a plan binds them to would
-    be a guess.
+    makespan that is aimed at, which prices come nearer to. Elastic ones that keep coming are planned if a stop costs
+    anything: as those come and go that cannot be stopped, they were else resized from one way to the other and back. In
+    a longer queue it has to cost more, and elastic jobs of unknown length do not count: the size that a plan binds them
+    to would be a guess.
 
     Aims other than average completion need jobs stopped more often, so that it has to cost more, too. For the makespan
     prices keep rigid jobs in step, and all end at once; but they make elastic ones as wide as can be, again and again,
