@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
+from slurm_hadar.policies.hadar.lookahead.prices import _queue_share
 from slurm_hadar.policies.hadar.paper.bids import Market, make_bidders, round_era
 from slurm_hadar.policies.hadar.paper.prices import _minimise_dual, round_prices
 from slurm_hadar.policies.hadar.paper.utilities import OBJECTIVES, Era, Work, make_utility
@@ -104,3 +105,22 @@ def test_shadow_prices_bound_the_makespan(seed: Any, jobs: Any) -> None:
     exact = linprog(cost, A_ub=upper, b_ub=[0] * 3, A_eq=equal, b_eq=[1] * jobs, method="highs").fun
     assert exact * 0.9 <= bound <= exact * (1 + 1e-9)
     assert (gpus * prices).sum() == pytest.approx(gpus.sum())
+
+
+@given(st.floats(0.01, 1.0), st.floats(1.0, 50.0))
+def test_while_there_is_room_nobody_of_a_batch_waits(taken: Any, gangs: Any) -> None:
+    """Where jobs keep coming some do, and the fewer the more gangs fit; for one at a time it is the fluid."""
+    shares = [_queue_share(np.array([taken]), np.array([m]), 1.0).item() for m in (1.0, gangs, gangs + 1.0)]
+    assert _queue_share(np.array([taken]), np.array([gangs]), 0.0) == 0.0
+    assert shares[0] == pytest.approx(1.0)
+    assert shares[0] + 1e-12 >= shares[1] >= shares[2] > 0.0
+
+
+@pytest.mark.parametrize("gpus", [1, 4, 30])
+def test_what_another_of_many_equal_jobs_costs_is_by_how_much_all_wait_longer(gpus: Any) -> None:
+    """In the fluid the n-th costs n / C run times. Of four waves that share of it is as long as they really wait, but
+    for half a run time where each wave ends."""
+    number = np.arange(1, 4 * gpus + 1)
+    told = (_queue_share(number / gpus, np.full(len(number), float(gpus)), 0.0) * number / gpus).sum()
+    waits = sum((n // gpus) for n in range(len(number)))
+    assert told == pytest.approx(waits + 1.5)
