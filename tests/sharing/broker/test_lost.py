@@ -29,7 +29,8 @@ def broker_process(process: Any, short_tmp: Path, poll: Any) -> Callable[[], sub
     def start() -> subprocess.Popen[str]:
         begun = process("-m", "slurm_hadar.cli.main", "share", "broker", "--socket", str(short_tmp / "s"),
                         "--policy", "fair", "--memory", "1000")  # fmt: skip
-        poll(lambda: (short_tmp / "s").exists() and _answers(short_tmp / "s"))
+        # a Python that starts beside other suites, which go first
+        poll(lambda: (short_tmp / "s").exists() and _answers(short_tmp / "s"), deadline_s=120.0)
         return begun
 
     return start
