@@ -225,7 +225,7 @@ def _costs(outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, sup
     """Cost of each job in each column while all others stay, shape (n, k)."""
     area = seconds * outlook.workers
     cost = np.full(area.shape, np.inf)
-    own = outlook.pool_of[column]
+    own, elastic = outlook.pool_of[column], bool(outlook.elastic.any())
     mine, wide = area[outlook.rows, column], outlook.workers[outlook.rows, column]
     for pool, size in enumerate(supply.gpus):
         inside = np.flatnonzero(own == pool)
@@ -245,9 +245,7 @@ def _costs(outlook: Outlook, seconds: Floats, weights: Floats, column: Ints, sup
             workers = outlook.workers[able, k]
             share = (taken - np.where(here, wide[able], 0) + workers) / size
             keeps = (outlook.held[able] == k) & (share <= 1.0)  # until somebody comes who wants it
-            queues = _queue_share(share, size / workers, supply.stream) * ~keeps
-            if outlook.elastic.any():
-                queues = np.ones(len(able))
+            queues = 1.0 if elastic else _queue_share(share, size / workers, supply.stream) * ~keeps
             cost[able, k] = weights[able] * (seconds[able, k] + (queues * before + supply.ahead[pool]) / size)
             cost[able, k] += area[able, k] * (queues * np.maximum(after, 0.0) + supply.terminal[pool]) / size
     return cost
