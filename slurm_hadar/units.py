@@ -1,4 +1,5 @@
-"""Lengths of time in the unit that suits their size, for sentences, pages, tables and the axes of pictures."""
+"""Lengths of time in the unit that suits their size, and counts, for sentences, pages, tables and the axes of
+pictures."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Unit", "between", "lasting", "number", "span", "unit_of"]
+__all__ = ["Unit", "between", "counted", "lasting", "number", "span", "unit_of"]
 
 
 class Unit(NamedTuple):
@@ -75,3 +76,8 @@ def between(low_s: float, high_s: float) -> str:
         minutes = round(low_s / 60)
         low = f"{minutes} min" if minutes else "0"
     return high if low == high else f"{low} to {high}"
+
+
+def counted(number: float, thing: str) -> str:
+    """``1 job``, ``2 jobs``."""
+    return f"{number:.0f} {thing}{'' if round(number) == 1 else 's'}"

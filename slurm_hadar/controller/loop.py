@@ -23,6 +23,7 @@ from slurm_hadar.model import Plan, Snapshot
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.check import check_plan
 from slurm_hadar.policies.toolkit.contained import as_it_is
+from slurm_hadar.units import counted
 
 __all__ = ["Controller", "RoundResult"]
 
@@ -294,12 +295,12 @@ class Controller(Generic[SeenT]):
 
     def _say(self, number: int, record: RoundRecord) -> None:
         log.info(
-            "round %d (%s, %s): %d jobs, %d steered, %d running; %d start, %d move, %d stop, %d leases, %d failed; "
+            "round %d (%s, %s): %s, %d steered, %d running; %d start, %d move, %d stop, %d leases, %d failed; "
             "read %.3f s, decide %.3f s, act %.3f s, verify %.3f s",
             number,
             record.mode,
             record.policy,
-            record.jobs,
+            counted(record.jobs, "job"),
             record.steered,
             record.running,
             record.starts,

@@ -16,7 +16,6 @@ from slurm_hadar.units import span
 __all__ = [
     "about",
     "clock",
-    "counted",
     "done",
     "gpus",
     "in_words",
@@ -52,11 +51,6 @@ def plain(text: str, kept: str = "") -> str:
     """``text`` with ``?`` for what is not printable, but for ``kept``: names and comments are other users', a terminal
     obeys, and what turns the direction of writing forges the words behind it."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else "?" for c in text)
-
-
-def counted(number: float, thing: str) -> str:
-    """``1 job``, ``2 jobs``."""
-    return f"{number:.0f} {thing}{'' if round(number) == 1 else 's'}"
 
 
 def clock(moment: float) -> str:

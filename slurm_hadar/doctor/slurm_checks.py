@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
-from slurm_hadar.controller.words import counted
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
 from slurm_hadar.slurm.backend.cli import HIDDEN
 from slurm_hadar.slurm.survey import COMMANDS, Survey, Unknown
+from slurm_hadar.units import counted
 
 __all__ = ["CHECKS", "SlurmCase"]
 

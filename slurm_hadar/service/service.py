@@ -27,6 +27,7 @@ from slurm_hadar.service.metrics import Metrics
 from slurm_hadar.service.notify import Notifier
 from slurm_hadar.service.reload import compare
 from slurm_hadar.throughput.store import ThroughputStore
+from slurm_hadar.units import counted
 
 __all__ = ["Service"]
 
@@ -177,8 +178,8 @@ class Service(LoopCallbacks):
         self._last = f"round {result.number} ({record.mode}, {record.policy}): " + (
             record.note
             if result.plan is None
-            else f"{record.jobs} jobs, {record.steered} steered, {record.running} running; {record.starts} start, "
-            f"{record.moves} move, {record.preemptions} stop, {record.failed} failed"
+            else f"{counted(record.jobs, 'job')}, {record.steered} steered, {record.running} running; "
+            f"{record.starts} start, {record.moves} move, {record.preemptions} stop, {record.failed} failed"
             + (f"; {record.note}" if record.note else "")
         )
         self._notifier.status(self._status())

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_hadar.controller.answers.view import TIERS
-from slurm_hadar.controller.words import about, clock, counted, place, plain, sharing
+from slurm_hadar.controller.words import about, clock, place, plain, sharing
 from slurm_hadar.model import Placement, outruns
-from slurm_hadar.units import span
+from slurm_hadar.units import counted, span
 
 __all__ = ["in_lines"]
 

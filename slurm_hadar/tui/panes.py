@@ -8,10 +8,10 @@ from rich.text import Text
 
 from slurm_hadar.controller.answers.trends import Trend
 from slurm_hadar.controller.answers.view import Picture, TypeUse
-from slurm_hadar.controller.words import clock, counted, gpus, plain
+from slurm_hadar.controller.words import clock, gpus, plain
 from slurm_hadar.tui.rows import UserRow
 from slurm_hadar.tui.signs import Signs
-from slurm_hadar.units import span
+from slurm_hadar.units import counted, span
 
 __all__ = ["bars", "beat", "moves", "trend", "users"]
 

@@ -25,12 +25,12 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.savings import gpu_time, headline, share
 from slurm_hadar.controller.answers.view import TIERS
 from slurm_hadar.controller.journal import ENDED_SEARCHED, MOST_GROUPS, Reader, ReadOnlyJournal
-from slurm_hadar.controller.words import about, clock, counted, done, gpus, outrun, place, plain, sharing
+from slurm_hadar.controller.words import about, clock, done, gpus, outrun, place, plain, sharing
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.html import STYLE, hours
 from slurm_hadar.pages.plots import Look
-from slurm_hadar.units import between, span
+from slurm_hadar.units import between, counted, span
 from slurm_hadar.web import content, drawing, lists
 from slurm_hadar.web.colours import PALETTE
 from slurm_hadar.web.guard import Guard

@@ -10,11 +10,11 @@ from slurm_hadar.controller.act.release import release_all
 from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.controller.state_dir import JOURNAL, state_dir
-from slurm_hadar.controller.words import counted
 from slurm_hadar.names import by_number
 from slurm_hadar.service.accounts import acting_user, release_entries
 from slurm_hadar.service.audit import AuditLog
 from slurm_hadar.slurm.backend.select import choose
+from slurm_hadar.units import counted
 
 __all__ = ["release"]
 

@@ -18,11 +18,11 @@ from slurm_hadar.controller.answers.status import first_task
 from slurm_hadar.controller.answers.view import TIERS, silence
 from slurm_hadar.controller.journal import JobRecord, Reader, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
-from slurm_hadar.controller.words import clock, counted, place, plain, sharing
+from slurm_hadar.controller.words import clock, place, plain, sharing
 from slurm_hadar.errors import HadarError
 from slurm_hadar.model import Placement, outruns
 from slurm_hadar.slurm.backend.select import choose
-from slurm_hadar.units import between, span
+from slurm_hadar.units import between, counted, span
 
 __all__ = ["explain"]
 

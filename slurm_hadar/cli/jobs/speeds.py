@@ -96,7 +96,9 @@ def _table(measured: list[Measurement], errors: list[EstimateError]) -> Table:
         error = None if m.shared else before.get((m.workload, m.user, m.gpu_type, m.gpus, m.spread))
         who = f"median of {m.users} users" if m.shared else m.user or "-"
         gang = f"{m.gpus}x{m.gpu_type}" + (" spread" if m.spread else "")
-        guess = (f"{error.estimated:.3g}", f"{100 * error.relative:+.0f} %", error.source) if error else ("-", "-", "-")
+        guess = (
+            (f"{error.estimated:.3g}", f"{100 * error.relative:+z.0f} %", error.source) if error else ("-", "-", "-")
+        )
         row = (gang, f"{m.steps_per_s:.3g}", str(m.samples), span(now - m.updated_at))
         table.add_row(cell(m.workload), cell(who), *row, *guess)
     return table

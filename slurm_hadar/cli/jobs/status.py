@@ -16,11 +16,11 @@ from slurm_hadar.controller.answers.lines import Line, folded
 from slurm_hadar.controller.answers.status import Status, status_of, tail
 from slurm_hadar.controller.answers.view import TIERS
 from slurm_hadar.controller.journal import Run
-from slurm_hadar.controller.words import clock, counted, place, plain
+from slurm_hadar.controller.words import clock, place, plain
 from slurm_hadar.model import Placement, Tier, outruns
 from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.slurm.shown import JOB_ID
-from slurm_hadar.units import span
+from slurm_hadar.units import counted, span
 
 __all__ = ["status"]
 

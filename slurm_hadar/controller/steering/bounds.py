@@ -16,10 +16,11 @@ from typing import Any
 
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering.vain_tries import VainTries
-from slurm_hadar.controller.words import clock, counted
+from slurm_hadar.controller.words import clock
 from slurm_hadar.model import Draw, Form, JobState, Needs, Quota
 from slurm_hadar.slurm.parsing import fold
 from slurm_hadar.slurm.state import ClusterState, Limit, Reservation, SlurmJob, SlurmNode
+from slurm_hadar.units import counted
 
 __all__ = [
     "Lessons", "QuotaBook", "keeps_back", "node_room", "note_unfit", "of_a_known_throttle", "of_one_partition",

@@ -70,7 +70,7 @@ def test_a_life_under_systemd(live: Any, manager: Manager, poll: Callable[..., A
     )
     log = live.work / "controller.log"
 
-    poll(lambda: "1 jobs, 0 steered" in manager.fields().get("STATUS", ""), 60)
+    poll(lambda: "1 job, 0 steered" in manager.fields().get("STATUS", ""), 60)
     assert manager.heard["READY"] == "1" and manager.heard["WATCHDOG"] == "1"
 
     file.write_text("[guard]\nexempt_user = []\n")
@@ -79,7 +79,7 @@ def test_a_life_under_systemd(live: Any, manager: Manager, poll: Callable[..., A
     assert manager.heard["RELOADING"] == "1" and int(manager.heard["MONOTONIC_USEC"]) > 0
     file.write_text("")
     daemon.send_signal(signal.SIGHUP)
-    poll(lambda: "1 jobs, 1 steered" in manager.fields().get("STATUS", ""))
+    poll(lambda: "1 job, 1 steered" in manager.fields().get("STATUS", ""))
     assert manager.count["READY"] == 3 and "unknown key" not in manager.heard["STATUS"]
 
     waiting = live.submit("--gres=gpu:4", "--nodes=6", comment="hadar:model=resnet18,batch=64,steps=1000000,types=v100")
