@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from slurm_hadar.model import Job
-from slurm_hadar.policies.hadar.lookahead.outlook import Outlook
+from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Outlook
 
 __all__ = ["endless", "per_gpu", "stream"]
 
@@ -25,18 +22,18 @@ def per_gpu(outlook: Outlook) -> float:
 
 def stream(outlook: Outlook) -> float:
     """Whether jobs keep coming, from 0 to 1: by how many of those that wait, or may be moved, came of late."""
-    return min(1.0, max(0, _came_of_late(outlook, outlook.jobs) - 1) / _A_STREAM)
+    return min(1.0, max(0, _came_of_late(outlook, outlook.age_s) - 1) / _A_STREAM)
 
 
 def endless(outlook: Outlook) -> float:
     """Whether the queue is that of a stream, from 0 to 1. A lone batch has a last job, whose end is worth aiming at; a
     stream has none, of whatever size. On a small cluster few come at a time, but half of those that are there did."""
-    there = [*outlook.jobs, *(outlook.arena.snapshot.job[job_id] for job_id in outlook.arena.kept)]
-    return min(1.0, max(0, _came_of_late(outlook, there) - 1) / min(_A_STREAM, max(1.0, 0.5 * len(there))))
+    snapshot = outlook.arena.snapshot
+    kept_s = [snapshot.time - snapshot.job[job_id].arrival for job_id in outlook.arena.kept]
+    there_s = np.concatenate((outlook.age_s, kept_s))
+    return min(1.0, max(0, _came_of_late(outlook, there_s) - 1) / min(_A_STREAM, max(1.0, 0.5 * len(there_s))))
 
 
-def _came_of_late(outlook: Outlook, jobs: Iterable[Job]) -> int:
-    """How many came, at different times, within the last mean run time of those that wait or may be moved."""
-    now = outlook.arena.snapshot.time
-    ages = np.array([now - j.arrival for j in jobs])
-    return len(np.unique(np.floor(ages[(ages >= 0) & (ages < outlook.best_s.mean())])))
+def _came_of_late(outlook: Outlook, age_s: Floats) -> int:
+    """How many of these came, at different times, within the last mean run time of those that wait or may be moved."""
+    return len(np.unique(np.floor(age_s[(age_s >= 0) & (age_s < outlook.best_s.mean())])))

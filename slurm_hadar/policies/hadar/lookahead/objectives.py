@@ -60,13 +60,11 @@ def delay_costs(
 
 
 def _unfairness(outlook: Outlook) -> Floats:
-    now = outlook.arena.snapshot.time
     left_s = outlook.best_s
     wanted = outlook.workers.max(axis=1, initial=0.0).sum()
     contention = max(1.0, wanted / max(1.0, outlook.gpus.sum()))
     isolated_s = np.maximum(1.0, left_s * outlook.grown * contention)
-    age_s = np.array([max(0.0, now - j.arrival) for j in outlook.jobs], float)
-    unfairness: Floats = 2.0 * (age_s + left_s) / isolated_s / isolated_s
+    unfairness: Floats = 2.0 * (np.maximum(0.0, outlook.age_s) + left_s) / isolated_s / isolated_s
     return unfairness
 
 

@@ -110,6 +110,11 @@ class Outlook:
         afterwards."""
         return {job_id: known[job_id] for job_id in (*self.arena.kept, *self.arena.bound) if job_id in known}
 
+    @cached_property
+    def age_s(self) -> Floats:
+        """Seconds since each job came, shape (n,); below 0 where a clock was set back."""
+        return self.arena.snapshot.time - np.array([j.arrival for j in self.jobs], float)
+
     @property
     def rows(self) -> Ints:
         return np.arange(len(self.jobs))
