@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.tuning.optimum import optimum_s
-from slurm_hadar.tuning.allocation.allocator import Form, TuningPolicy
+from slurm_hadar.tuning.allocation.allocator import Allocator, Form, TuningPolicy
 from slurm_hadar.tuning.allocation.gpus import Gpus
 from slurm_hadar.tuning.allocation.pool import GpuType, Limits, parse_pool
 from slurm_hadar.tuning.allocation.resize import grow, shrink
@@ -54,13 +55,25 @@ def test_long_trials_go_to_fast_types() -> None:
 
 def test_a_group_that_packing_slows_unlike_is_not_packed() -> None:
     """Most would share a GPU for little, and the longest for much: by the group's mean four share it, and nobody ever
-    has the whole of it. Who is resized later begins as before."""
+    has the whole of it. Who is resized later begins on a part, as long as a resize takes less than all of it."""
     one, limits = (GpuType("g", 1),), Limits(packed=4, widest=1)
     group = [Trial(str(n), 1.0, alpha=1.1) for n in range(11)] + [Trial("long", 169.0, alpha=2.9)]
-    widths = {p: water_level(group, one, limits, final=p).part for p in (False, True)}
-    assert widths == {False: Fraction(1, 4), True: Fraction(1)}
-    static, alone = (simulate([group], one, p, limits) for p in (TuningPolicy.STATIC, TuningPolicy.ONE_EACH))
-    assert static.makespan_s == pytest.approx(alone.makespan_s) == 180.0
+    assert [water_level(group, one, limits, resize_s).part for resize_s in (0.0, 1e6)] == [HALF, Fraction(1)]
+    alone = simulate([group], one, TuningPolicy.ONE_EACH, limits).makespan_s
+    for policy in (TuningPolicy.STATIC, TuningPolicy.FLUID):
+        assert simulate([group], one, policy, limits, 1e6).makespan_s == pytest.approx(alone) == 180.0
+
+
+def test_few_trials_have_large_parts() -> None:
+    """Four would gain by sharing the GPU, but there are two of them: with a quarter each they would be as slow as
+    four."""
+    pair = [Trial(str(n), 10.0, alpha=1.2) for n in range(2)]
+    assert simulate([pair], (GpuType("g", 1),), TuningPolicy.FLUID, Limits(4, 1)).makespan_s == pytest.approx(12.0)
+
+
+def test_two_of_unlike_length_take_turns_where_nobody_is_resized() -> None:
+    pair = [Trial("short", 1.0, alpha=1.8), Trial("long", 10.0, alpha=1.8)]
+    assert simulate([pair], (GpuType("g", 1),), TuningPolicy.STATIC, PAIRS).makespan_s == pytest.approx(11.0)
 
 
 def test_a_group_that_gains_by_packing_is_packed() -> None:
@@ -68,7 +81,7 @@ def test_a_group_that_gains_by_packing_is_packed() -> None:
     budgets = (1.0, 1.0, 1.0, 1.0, 1.88, 1.0, 8.64, 1.0, 1.96, 1.0)
     group = [Trial(str(n), budget_s, alpha=1.5 if n else 1.4, beta=1.02) for n, budget_s in enumerate(budgets)]
     made = {p: simulate([group], (GpuType("g", 3),), TuningPolicy.STATIC, Limits(p, 2)).makespan_s for p in (1, 3)}
-    assert made[3] == pytest.approx(6.6564) and made[1] == 8.64
+    assert made[3] == pytest.approx(5.9064) and made[1] == 8.64
 
 
 @pytest.mark.parametrize(
@@ -116,11 +129,24 @@ def test_every_trial_ends_and_nothing_beats_the_bound(case: Any, policy: Any, fo
 def test_resizes_make_nobody_later(case: Any, resize_s: float) -> None:
     """Whatever a resize costs: who gives GPUs away that nobody waits for does not become the last."""
     trials, pool, limits = case
-    static, fluid = (
-        simulate([trials], pool, policy, limits, resize_s).makespan_s
-        for policy in (TuningPolicy.STATIC, TuningPolicy.FLUID)
-    )
-    assert fluid <= static * (1 + 1e-6)
+
+    def fluid_s() -> float:
+        return simulate([trials], pool, TuningPolicy.FLUID, limits, resize_s).makespan_s
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Allocator, "resize", lambda _self: [])
+        never_s = fluid_s()
+    assert fluid_s() <= never_s * (1 + 1e-6)
+
+
+@given(groups(), st.sampled_from(TuningPolicy), st.sampled_from((0.0, 5.0)))
+def test_names_and_units_are_nothing_to_it(case: Any, policy: TuningPolicy, resize_s: float) -> None:
+    trials, pool, limits = case
+    others = [replace(t, trial_id=f"z{len(trials) - n}", budget_s=1024 * t.budget_s) for n, t in enumerate(trials)]
+    renamed = [replace(t, name=f"y{len(pool) - n}") for n, t in enumerate(pool)]
+    made = simulate([trials], pool, policy, limits, resize_s)
+    other = simulate([others], renamed, policy, limits, 1024 * resize_s)
+    assert other.makespan_s == pytest.approx(1024 * made.makespan_s) and other.resizes == made.resizes
 
 
 @given(groups())

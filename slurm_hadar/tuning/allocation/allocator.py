@@ -184,10 +184,11 @@ class Allocator:
         """By the form, of trials with what is left of their budgets; the paper's names a width only."""
         left = [replace(t, budget_s=max(left_s, _LEAST_S)) for t, left_s in trials]
         if self.form is Form.LEVEL:
+            resize_s = float("inf") if self.policy is TuningPolicy.STATIC else self.resize_s
             if within_s is None:
-                level = water_level(left, self.pool, self.limits, self.policy is TuningPolicy.STATIC)
+                level = water_level(left, self.pool, self.limits, resize_s)
             else:
-                level = within(left, self.pool, self.limits, within_s)
+                level = within(left, self.pool, self.limits, within_s, resize_s)
             self._part = level.part
             return level
         widths = static_widths([t.budget_s for t in left], sum(t.count for t in self.pool), self.limits)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heapreplace
 
-__all__ = ["dispatch"]
+__all__ = ["dispatch", "placed"]
 
 
 def dispatch(
@@ -14,28 +14,39 @@ def dispatch(
     """For each trial, in order, the type on which it starts now. None: it waits, since there is nothing free, or since
     it ends sooner on a part that comes free.
 
-    Earliest completion time first, the greedy rule for uniform machines of Ibarra and Kim, Heuristic Algorithms for
-    Scheduling Independent Tasks on Nonidentical Processors (J. ACM, 1977), algorithm D; here with machines that are
-    busy at first. O(trials x (types + log parts)).
-
     Parameters
     ----------
     small_s: what each trial takes on a part of a GPU of speed 1.
     speeds: of the types.
     free_in_s: in how many seconds each part of each type comes free; 0: it is.
     """
+    idle = sum(at <= 0 for parts in free_in_s for at in parts)
+    found: list[int | None] = [None] * len(small_s)
+    queue = ([seconds / speed for speed in speeds] for seconds in small_s)
+    for trial, (begin_s, _, n) in enumerate(placed(queue, free_in_s) if idle else ()):
+        if begin_s <= 0:
+            found[trial] = n
+            idle -= 1
+            if not idle:
+                break
+    return found
+
+
+def placed(
+    seconds: Iterable[Sequence[float]], free_in_s: Sequence[Sequence[float]]
+) -> Iterator[tuple[float, float, int]]:
+    """When each trial begins and ends, and on which type: by ``seconds`` that it takes on a part of each type, of which
+    there is one at least.
+
+    Earliest completion time first, the greedy rule for uniform machines of Ibarra and Kim, Heuristic Algorithms for
+    Scheduling Independent Tasks on Nonidentical Processors (J. ACM, 1977), algorithm D; here with machines that are
+    busy at first. O(trials x (types + log parts)).
+    """
     heaps = [list(parts) for parts in free_in_s]
     for heap in heaps:
         heapify(heap)
     able = [n for n, heap in enumerate(heaps) if heap]
-    idle = sum(at <= 0 for heap in heaps for at in heap)
-    found: list[int | None] = [None] * len(small_s)
-    for trial, seconds in enumerate(small_s):
-        if not idle:
-            break
-        end_s, n = min((heaps[n][0] + seconds / speeds[n], n) for n in able)
-        if heaps[n][0] <= 0:
-            found[trial] = n
-            idle -= 1
+    for on in seconds:
+        end_s, n = min((heaps[n][0] + on[n], n) for n in able)
+        yield heaps[n][0], end_s, n
         heapreplace(heaps[n], end_s)
-    return found

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from slurm_hadar.tuning.allocation.dispatch import placed
 from slurm_hadar.tuning.allocation.pool import GpuType, Limits, fastest_first
 from slurm_hadar.tuning.trials import Trial, height, heights, packing_limit
 
@@ -43,15 +45,15 @@ def static_widths(budgets_s: Sequence[float], gpus: int, limits: Limits) -> list
     return [min(max(Fraction(int(b / total_s * gpus + 1e-9)), least), Fraction(limits.widest)) for b in budgets_s]
 
 
-def water_level(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, final: bool = False) -> Level:
+def water_level(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, resize_s: float = 0.0) -> Level:
     """The widths with which the last trial ends as soon as possible.
 
     The lowest level (seconds) is sought at which the least that each trial needs to end by then fits into the pool at
     once; trials that end in time on a part of a GPU may also do so one after the other. So GPUs go to the long trials,
     fast ones first, and what a floor would leave idle is used. What is still free goes to those that would end last.
-    ``final``: nobody gets another width later. Then, where packing slows the trials unlike, the level with nobody on a
-    part of a GPU is sought, too, and taken where it is estimated to end sooner: whether packing pays is judged by the
-    group's mean, and the trial that it slows most would never have a whole GPU.
+    Larger parts, too, as long as the group is estimated to end sooner by them: how many share a GPU is judged by the
+    group's mean alone, while few trials need few parts, and one may be slowed more than the rest. Whole GPUs alone only
+    where another width takes longer (``resize_s``) than all of it: else who has a part gets the whole GPU later.
     Our definition, of Fluid's water-filling with its overheads and GPUs of unlike speed. O(n + GPUs) for each level.
     """
     types = fastest_first(pool)
@@ -59,15 +61,21 @@ def water_level(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits
         return Level((None,) * len(trials))
     problem = _Problem(trials, types, limits)
     wide, level_s = problem.best()
-    if final and problem.packed > 1 and len({trial.alpha for trial in trials}) > 1:
-        alone = _Problem(trials, types, replace(limits, packed=1))
-        other, other_s = alone.best()
-        if alone.end_s(other, reused=True) < problem.end_s(wide, reused=True):
-            problem, wide, level_s = alone, other, other_s
+    end_s = problem.end_s(wide, reused=True)
+    for packed in range(problem.packed - 1, 0 if resize_s >= end_s else 1, -1):
+        larger = _Problem(trials, types, replace(limits, packed=packed))
+        other, other_s = larger.best()
+        ends_s = larger.end_s(other, reused=True)
+        if ends_s > end_s:
+            break
+        if ends_s < end_s:
+            problem, wide, level_s, end_s = larger, other, other_s, ends_s
     return Level(tuple(problem.grants(wide, level_s)), level_s, problem.widths[0])
 
 
-def within(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, deadline_s: float) -> Level:
+def within(
+    trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, deadline_s: float, resize_s: float = 0.0
+) -> Level:
     """As :func:`water_level` for a group that ends after ``deadline_s``, whatever has not ended by then: where not all
     can end by it, the shortest that can are placed as a group of their own, and the others wait for what they leave.
 
@@ -76,7 +84,7 @@ def within(trials: Sequence[Trial], pool: Sequence[GpuType], limits: Limits, dea
     order = sorted(range(len(trials)), key=lambda n: trials[n].budget_s)
 
     def of_shortest(count: int) -> Level:
-        return water_level([trials[n] for n in order[:count]], pool, limits)
+        return water_level([trials[n] for n in order[:count]], pool, limits, resize_s)
 
     low, high = 1, len(trials)
     while low < high:
@@ -120,6 +128,7 @@ class _Problem:
         whole = list(map(Fraction, range(1, widest + 1)))
         self.first_whole = int(self.packed > 1)
         self.widths = [Fraction(1, self.packed)] * self.first_whole + whole
+        self.gpus = list(map(int, self.widths))  # whole ones
         own = np.stack([heights(budgets, alphas, betas, w) for w in self.widths], axis=1)
         if any(t.batch is not None for t in trials):
             own[~np.array([[t.takes(w) for w in self.widths] for t in trials])] = np.inf
@@ -163,20 +172,17 @@ class _Problem:
         first: an estimate, since nobody is resized. ``reused``: and on what those of ``wide`` have had."""
         left = list(self.counts)
         for k, t in wide.values():
-            left[t] -= int(self.widths[k])
+            left[t] -= self.gpus[k]
         parts = round(1 / self.widths[0])
-        free = [(0.0, t) for t, count in enumerate(left) for _ in range(count * parts)]
+        free_in_s = [[0.0] * (count * parts) for count in left]
         for n, (k, t) in wide.items() if reused else ():
-            free += [(float(self.seconds[n, k, t]), t)] * (int(self.widths[k]) * parts)
-        last_s = max((float(self.seconds[n, k, t]) for n, (k, t) in wide.items()), default=0.0)
-        for n in (n for n in self.order.tolist() if n not in wide):
-            if not free:
-                return float("inf")
-            at = min(range(len(free)), key=lambda i: free[i][0] + self.seconds[n, 0, free[i][1]])
-            ends_s = free[at][0] + float(self.seconds[n, 0, free[at][1]])
-            free[at] = (ends_s, free[at][1])
-            last_s = max(last_s, ends_s)
-        return last_s
+            free_in_s[t] += [float(self.seconds[n, k, t])] * (self.gpus[k] * parts)
+        ends_s = [float(self.seconds[n, k, t]) for n, (k, t) in wide.items()]
+        small = [n for n in self.order.tolist() if n not in wide]
+        if small and not any(free_in_s):
+            return float("inf")
+        ends_s += [end_s for _, end_s, _ in placed(self.seconds[small, 0].tolist(), free_in_s)]
+        return max(ends_s, default=0.0)
 
     def fit(self, level_s: float, at_once: bool) -> dict[int, tuple[int, int]] | None:
         """(width, type) of the trials that have whole GPUs: those that do not end by the level on a part of the
@@ -190,7 +196,7 @@ class _Problem:
             if choice is None:
                 return None
             wide[n] = choice
-            left[choice[1]] -= int(self.widths[choice[0]])
+            left[choice[1]] -= self.gpus[choice[0]]
         return wide
 
     def _cheapest(self, trial: int, level_s: float, left: Sequence[int]) -> tuple[int, int] | None:
@@ -226,7 +232,7 @@ class _Problem:
         parts = round(1 / self.widths[0])
         slots = [count * parts for count in self.counts]
         for k, t in wide.values():
-            slots[t] -= int(self.widths[k]) * parts
+            slots[t] -= self.gpus[k] * parts
         for n in (n for n in self.order.tolist() if n not in wide):
             choice = next(((0, t) for t, free in enumerate(slots) if free and self._may(n, t, level_s)), None)
             if choice is None and max(slots) >= parts and len(self.small_s) <= self.slots:
@@ -245,21 +251,20 @@ class _Problem:
 
     def _hand_out(self, chosen: dict[int, tuple[int, int]]) -> None:
         """GPUs that nobody has go to who would end last, as long as he gains by another one."""
-        stuck: set[int] = set()
-        while len(stuck) < len(chosen):
-            last = max((n for n in chosen if n not in stuck), key=lambda n: self.seconds[n, chosen[n][0], chosen[n][1]])
-            stuck.add(last)
+        whole, parts = ([0] * len(self.types) for _ in range(2))
+        for k, t in chosen.values():
+            whole[t] += self.gpus[k]
+            parts[t] += k < self.first_whole
+        queue = [(-self.seconds[n, k, t], at, n) for at, (n, (k, t)) in enumerate(chosen.items())]
+        heapify(queue)
+        while queue:
+            _, at, last = heappop(queue)
             k, t = chosen[last]
-            others = [chosen[n] for n in chosen if n != last]
-            for wider in range(k + 1, len(self.widths)):
-                gains = self.seconds[last, wider, t] < self.seconds[last, k, t]
-                if gains and self._fits([*others, (wider, t)], t):
-                    chosen[last] = (wider, t)
-                    stuck.discard(last)
-                    break
-
-    def _fits(self, chosen: Sequence[tuple[int, int]], gpu_type: int) -> bool:
-        """Whether these hold no more GPUs of the type than there are, with as many parts on a GPU as it takes."""
-        own = [self.widths[k] for k, t in chosen if t == gpu_type]
-        parts = sum(1 for w in own if w < 1)
-        return sum(int(w) for w in own if w >= 1) + -(-parts // self.packed) <= self.counts[gpu_type]
+            part = k < self.first_whole
+            free = self.counts[t] - (whole[t] - self.gpus[k]) - -(-(parts[t] - part) // self.packed)
+            wider = np.flatnonzero(self.seconds[last, k + 1 :, t] < self.seconds[last, k, t]) + k + 1
+            if len(wider) and self.gpus[wider[0]] <= free:
+                chosen[last] = (int(wider[0]), t)
+                whole[t] += self.gpus[wider[0]] - self.gpus[k]
+                parts[t] -= part
+                heappush(queue, (-self.seconds[last, wider[0], t], at, last))
