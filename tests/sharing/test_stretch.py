@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -58,3 +59,14 @@ def test_changes_of_turns_are_counted(chunk: int, runs: list[Run], level: int) -
 
     assert found == sum(a != b for a, b in pairwise(starts))
     assert (first, last) == ((starts[0], starts[-1]) if starts else (None, None))
+
+
+@given(run_lists, st.integers(0, 120))
+def test_changes_are_the_same_in_any_unit(runs: list[Run], level: int) -> None:
+    """Also where strides have more than 64 bits, as those of classes do whose iterations take months."""
+    for run in runs:
+        run.left = level + 1
+    counts = [run.below(level, 0) for run in runs]
+    finer = [replace(run, passed=run.passed << 62, stride=run.stride << 62) for run in runs]
+
+    assert changes(finer, counts) == changes(runs, counts)

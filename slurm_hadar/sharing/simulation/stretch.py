@@ -15,6 +15,7 @@ import numpy as np
 __all__ = ["Run", "changes", "start_ns", "starts_within"]
 
 _CHUNK = 1 << 22  # gaps looked at together: 4 MiB
+_WIDE = 1 << 62  # what lies below that, and its sum with another, is counted in 64 bits
 
 
 @dataclass(slots=True)
@@ -83,7 +84,7 @@ def _again(i: int, present: list[int], runs: Sequence[Run], counts: Sequence[int
             gaps = min(gaps, max(0, other.passed - own.passed - (other.order < own.order)) // own.stride)
     if not others or gaps <= 0:
         return max(0, gaps)
-    chunk = min(_CHUNK, max(1, (1 << 62) // own.stride))
+    chunk = min(_CHUNK, max(1, _WIDE // own.stride))
     return sum(_free(own, others, begin, min(begin + chunk, gaps)) for begin in range(0, gaps, chunk))
 
 
@@ -100,5 +101,7 @@ def _free(own: Run, others: list[tuple[Run, int]], begin: int, end: int) -> int:
         if other.stride <= own.stride:  # in every gap from its first key to its last
             taken[offset // own.stride : (offset + (stop - 1 - first) * other.stride) // own.stride + 1] = True
         else:
-            taken[(offset + np.arange(stop - first, dtype=np.int64) * other.stride) // own.stride] = True
+            exact = np.int64 if other.stride < _WIDE else object  # then there are one or two
+            places = (offset + np.arange(stop - first, dtype=exact) * other.stride) // own.stride
+            taken[places.astype(np.int64)] = True
     return int(taken.size - np.count_nonzero(taken))
