@@ -138,8 +138,8 @@ class Member:
         with self._lock:
             if not self._explicit and self._held:
                 self._note()
-                self._learn(self._rest_s)
                 self._end()
+                self._learn(self._rest_s)
 
     def _note(self) -> None:
         now = time.monotonic()

@@ -32,7 +32,7 @@ _RETRY_S = 0.1
 _FIRST_S = 1.0  # so long a broker that is just being started, or changes hands, is waited for
 _MOST = 65536
 _AGAIN_S = 5.0  # so often who has found no broker looks for one
-_TIMEVAL = struct.Struct("ll")  # of socket(7)'s SO_SNDTIMEO
+_TIMEVAL = struct.Struct("ll")  # of socket(7)'s SO_SNDTIMEO and SO_RCVTIMEO
 _LOOK_S = 1.0  # so often who waits, or keeps its turn, looks whether another broker has come in its broker's place
 
 
@@ -122,7 +122,7 @@ class Session:
             while self._sock is not None and not self._kept:
                 try:
                     self._send("want")
-                    while self._next() != Told.TURN:  # it was recalled, and taken back before that was read
+                    while self._next() != Told.TURN:  # it was recalled, and given or taken back before that was read
                         pass
                     self._kept = True
                     self._began(asked_ns)
@@ -158,7 +158,8 @@ class Session:
             self._first_ns = asked_ns
         away_ns = max(0, asked_ns - self._first_ns - self._waited_ns - so_far.used_ns)
         self._waited_ns += now - asked_ns
-        self._progress = so_far._replace(began_ns=now, away_ns=away_ns)
+        iterations, used_ns, _, ended_ns, persistent, ephemeral, _, switch_ns = so_far
+        self._progress = Progress(iterations, used_ns, now, ended_ns, persistent, ephemeral, away_ns, switch_ns)
 
     def took(self, persistent_bytes: int, ephemeral_bytes: int) -> None:
         """What the job's memory was in the iteration that is about to end; told with its end, and for people and later
@@ -182,13 +183,16 @@ class Session:
             return
         now, so_far = time.monotonic_ns(), self._progress
         spent_ns = now - so_far.began_ns if spent_ns is None else spent_ns
-        self._progress = so_far._replace(
-            iterations=so_far.iterations + 1, used_ns=so_far.used_ns + spent_ns, ended_ns=now
-        )
+        iterations, used_ns, began_ns, _, *rest = so_far
+        self._progress = Progress(iterations + 1, used_ns + spent_ns, began_ns, now, *rest)
         self._settle = settle
         if settle is not None:  # nobody else may begin before it is done
             self._locked()
         self._write()
+        if self._page is not None and progress.is_recalled(self._page):
+            self._hand_over()
+            self.heed()  # of what else was said
+            return
         if settle is None:
             self._unlock()
         if not self.heed() and self._kept:  # last: whom the broker has recalled before the lock was free, it waits for
@@ -287,6 +291,7 @@ class Session:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(round(_FIRST_S), 0))
             sock.connect(str(self._path))  # waits for one that stands still and has others waiting
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _TIMEVAL.pack(0, 0))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(round(_LOOK_S), 0))
             pid, uid = credentials(sock)
             self._check(uid)
         except (OSError, ChannelError):
@@ -332,8 +337,10 @@ class Session:
     def _next(self) -> str:
         """What the broker says, waited for."""
         while not self._told:
-            self._await()
-            self._hear(0)
+            try:
+                self._hear(0)
+            except BlockingIOError:
+                self._look_for_another()
         if (said := self._told.pop(0)) not in (Told.TURN, Told.RECALL):
             raise ChannelError(f"the broker at {self._path} says {said!r} where {Told.TURN} is expected")
         return said
@@ -341,8 +348,11 @@ class Session:
     def _await(self) -> None:
         """Until the broker says something."""
         while not self._says.poll(1000 * _LOOK_S):
-            if self._is_deposed():
-                raise ConnectionResetError("another broker has taken its place")
+            self._look_for_another()
+
+    def _look_for_another(self) -> None:
+        if self._is_deposed():
+            raise ConnectionResetError("another broker has taken its place")
 
     def _hear(self, flags: int) -> None:
         assert self._sock is not None

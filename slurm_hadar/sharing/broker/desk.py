@@ -315,6 +315,10 @@ class Desk:
         """Who has a turn, and since when it is not charged for it."""
         return {lane.holder: lane.since_ns for lane in self._lanes.values() if lane.holder is not None}
 
+    def keepers(self) -> list[str]:
+        """Who has a turn that nobody waits for, as far as was said."""
+        return [lane.holder for lane in self._lanes.values() if lane.holder is not None and lane.recalled_ns is None]
+
     def recalled(self) -> dict[str, int]:
         """Whose turn somebody waits for, and since when."""
         return {
@@ -426,6 +430,8 @@ class Desk:
     def _keep(self, now_ns: int) -> list[Note]:
         """Have those keep their memory whom that harms nobody, or give it back to who waits for it, and where somebody
         needs nobody knows how much."""
+        if not self._can_keep:
+            return []
         memory = self._memory
         demands = [*memory.demands.values(), *(former.demand for former in self._formers.values() if former.admitted)]
         known = memory.capacity_bytes < MOST_BYTES and all(demand.alone_bytes for demand in demands)

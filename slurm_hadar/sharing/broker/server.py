@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import selectors
 import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,17 +69,21 @@ class _Peer:
     lines: Lines = field(default_factory=Lines)
     unread: deque[bytes] = field(default_factory=deque)
     progress: int | None = None  # the file that it shares with us, once it is let in
+    page: mmap.mmap | None = None  # that
+    locked: bool = False  # by us
     label: str = ""
     reported: bool = False
     killed: bool = False
 
     def told(self) -> Progress:
         """What it says of its iterations."""
-        return Progress() if self.progress is None else progress.read(self.progress)
+        return NOTHING if self.page is None else progress.read(self.page)
 
     def close(self) -> None:
         """Forget it."""
         self.sock.close()
+        if self.page is not None:
+            self.page.close()
         for file in (self.process, self.progress):
             if file is not None:
                 os.close(file)
@@ -221,21 +226,20 @@ class Broker:
         if not data:
             self._drop(peer)
             return
-        with self._refusing(peer):
-            peer.unread.extend(peer.lines.feed(data))
-            self._hear(peer)
+        self._hear(peer, data)
 
-    @contextlib.contextmanager
-    def _refusing(self, peer: _Peer) -> Iterator[None]:
+    def _hear(self, peer: _Peer, data: bytes = b"") -> None:
+        """What it has said. Who may not say that is refused."""
         try:
-            yield
+            peer.unread.extend(peer.lines.feed(data))
+            self._answer_some(peer)
         except ChannelError as error:
             self._say(f"{_shown(peer)} was refused: {error}")
             with contextlib.suppress(OSError):
                 peer.sock.send(encoded("refused", reason=str(error)))
             self._drop(peer)
 
-    def _hear(self, peer: _Peer) -> None:
+    def _answer_some(self, peer: _Peer) -> None:
         """What it has said, some lines of it, and no question that comes too early. For the rest it is parked."""
         for _ in range(_AT_ONCE):
             if not peer.unread or peer.name not in self._peers:
@@ -266,8 +270,7 @@ class Broker:
                 continue
             peer = self._peers[name]
             self._selector.register(peer.sock, selectors.EVENT_READ, peer)
-            with self._refusing(peer):
-                self._hear(peer)
+            self._hear(peer)
 
     def _answer(self, peer: _Peer, said: dict[str, Any]) -> list[Note]:
         now = self._account()
@@ -385,7 +388,7 @@ class Broker:
         """Before anything depends on it: what those did whose turn nobody else wanted. Until when that is: the clock is
         read after what they tell, lest that is of later than now."""
         told = {}
-        for name in self._desk.holders().keys() - self._desk.recalled().keys():
+        for name in self._desk.keepers():
             peer = self._peers.get(name) or going
             assert peer is not None
             told[name] = peer.told()
@@ -412,12 +415,17 @@ class Broker:
     def _send(self, peer: _Peer, told: Told) -> None:
         if told is Told.ADMITTED:
             peer.progress, theirs = progress.made()
+            peer.page = progress.mapped(peer.progress)
             try:
                 socket.send_fds(peer.sock, [encoded(told)], [theirs])
             finally:
                 os.close(theirs)
             return
-        if told is Told.TURN and peer.progress is not None:
+        if peer.page is not None and told in (Told.TURN, Told.RECALL):
+            progress.recall(peer.page, told is Told.RECALL)
+        if told is Told.TURN and peer.locked:
+            assert peer.progress is not None
+            peer.locked = False
             progress.unlocked(peer.progress)
         peer.sock.send(encoded(told))
 
@@ -425,6 +433,7 @@ class Broker:
         """At once, if it is between two iterations; else it hears of it at the end of this one."""
         assert peer.progress is not None
         if self._desk.keeps(peer.name, peer.told()) and progress.locked(peer.progress):
+            peer.locked = True
             self._tell(self._desk.take_back(peer.name, peer.told(), time.monotonic_ns()))
 
     def _drop(self, peer: _Peer) -> None:

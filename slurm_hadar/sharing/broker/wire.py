@@ -64,6 +64,8 @@ class Lines:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that are complete. Raises ChannelError for one that is too long."""
+        if not self._rest and 0 < len(data) == data.find(b"\n") + 1 <= LONGEST:  # as at each turn
+            return [data[:-1]]
         whole = self._rest + data
         *lines, self._rest = whole.split(b"\n")
         if len(whole) > LONGEST and any(len(line) > LONGEST for line in (*lines, self._rest)):

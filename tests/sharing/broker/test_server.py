@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import mmap
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker import client, server
+from slurm_hadar.sharing.broker import client, progress, server
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.looking import give_way, status_of
 from slurm_hadar.sharing.broker.server import Limits
@@ -93,7 +94,9 @@ def test_who_rests_between_two_iterations_gives_way_at_once(running: Any, short_
     assert takes_again.is_alive()
     second.give_back()
     takes_again.join(20)
-    assert not takes_again.is_alive() and not first.alone
+    first.give_back(clean if cleans else None)
+    with first.iteration():  # the broker has let go of the lock
+        assert not takes_again.is_alive() and not first.alone
     second.close()
     first.close()
 
@@ -119,6 +122,36 @@ def test_who_keeps_its_turn_with_memory_in_it_hears_at_once_that_others_want_it(
     listens.join(20)  # the turn is the other's before this has come back
     assert not waits.is_alive() and heeded == [True]
     second.close()
+    first.close()
+
+
+def test_a_recall_is_known_before_it_is_read_and_over_with_the_next_turn(
+    running: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[bool] = []
+    recall = progress.recall
+
+    def noted(page: mmap.mmap, recalled: bool) -> None:
+        recall(page, recalled)
+        said.append(recalled)
+
+    monkeypatch.setattr(progress, "recall", noted)
+    running()
+    first, second = Session(short_tmp / "s", WORK), Session(short_tmp / "s", WORK)
+    first.take()
+    waits = threading.Thread(target=second.take, daemon=True)
+    waits.start()
+    poll(lambda: said == [False, True])
+    with monkeypatch.context() as patch:
+        patch.setattr(first, "heed", lambda: False)
+        first.give_back()
+    waits.join(20)
+    assert not waits.is_alive()
+    second.close()
+    for _ in range(3):
+        with first.iteration():
+            pass
+        assert next(row["state"] for row in status_of(short_tmp / "s")["sessions"]) == "keeps"
     first.close()
 
 
