@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -382,6 +383,25 @@ def test_a_static_model_loses_nothing(slo: str) -> None:
     rates = {name: simulate(trace, name, ServeOptions(LAW)).finish_rate for name in Name}
 
     assert rates[Name.ORLOJ] >= max(rates.values()) - 0.01
+
+
+@given(st.integers(0, 2**16), st.sampled_from(tuple(Name)), st.sampled_from(((1.0,), (1.0, 0.25))), st.integers(0, 9))
+def test_the_time_of_day_is_nothing_to_it(seed: int, name: Name, speeds: tuple[float, ...], profiled: int) -> None:
+    """In eighths of a second, which a day's seconds do not round."""
+    draw = random.Random(seed)
+    at = sorted(draw.randrange(64) / 8 for _ in range(30))
+    runs = [(draw.choice("ab"), draw.randint(1, 8) / 8, draw.randint(1, 40) / 8) for _ in at]
+
+    def ends(day_s: float) -> list[float]:
+        trace = [
+            TracedRequest(at_s + day_s, app, exec_s, at_s + day_s + due_s)
+            for at_s, (app, exec_s, due_s) in zip(at, runs, strict=True)
+        ]
+        result = simulate(trace, name, ServeOptions(BatchLaw.linear(0.5, 4), speeds, profiled))
+        assert result.summary()["rejected"] + int((~np.isnan(result.ends_s)).sum()) == len(trace)
+        return [round(end_s - day_s, 6) for end_s in np.nan_to_num(result.ends_s, nan=day_s - 1.0)]
+
+    assert ends(0.0) == ends(86400.0)
 
 
 def test_who_comes_again_runs_alone_and_first() -> None:
