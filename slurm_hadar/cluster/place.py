@@ -15,6 +15,7 @@ from typing import Any
 
 from slurm_hadar import home
 from slurm_hadar.errors import ClusterError
+from slurm_hadar.scratch import LONGEST_PATH
 
 __all__ = [
     "STATE_FILE",
@@ -29,8 +30,6 @@ __all__ = [
 
 STATE_FILE = "cluster.json"
 FOLDERS = ("etc", "state", "spool", "log", "run", "dev", "sql")
-# sockaddr_un.sun_path; the longest socket is slurmstepd's, spool/NODE/NODE_JOBID.STEPID with numbers of 10 digits
-_SUN_PATH = 107
 
 
 def default_directory(name: str) -> Path:
@@ -74,10 +73,11 @@ def check_directory(directory: Path, node_names: Sequence[str]) -> None:
     bad = sorted({c for c in str(directory) if c.isspace() or c in "#%,[]=\"'\\"})
     if bad:
         raise ClusterError(f"{str(directory)!r}: Slurm's configuration cannot hold a path with {bad[0]!r}; use --dir")
-    longest = max(len(f"{directory}/spool/{n}/{n}_4294967295.4294967295") for n in node_names)
-    if longest > _SUN_PATH:
+    # the longest socket is slurmstepd's, spool/NODE/NODE_JOBID.STEPID with numbers of 10 digits
+    longest = max(len(os.fsencode(f"{directory}/spool/{n}/{n}_4294967295.4294967295")) for n in node_names)
+    if longest > LONGEST_PATH:
         raise ClusterError(
-            f"{directory}: the path is {longest - _SUN_PATH} characters too long for Slurm's unix sockets; "
+            f"{directory}: the path is {longest - LONGEST_PATH} bytes too long for Slurm's unix sockets; "
             "use a shorter --dir"
         )
 

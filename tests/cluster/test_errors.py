@@ -51,7 +51,9 @@ def test_folder_that_cannot_be_written() -> None:
 
 def test_path_that_slurm_cannot_take(short_tmp: Path) -> None:
     """Too long for a unix socket, or with a character that slurm.conf cannot hold."""
-    _refused(lambda: up(ClusterSpec(directory=short_tmp / ("x" * 80))), "too long for Slurm's unix sockets")
+    too_long = "too long for Slurm's unix sockets"
+    _refused(lambda: up(ClusterSpec(directory=short_tmp / ("x" * 80))), too_long)
+    _refused(lambda: up(ClusterSpec(directory=short_tmp / ("ü" * 40))), too_long)  # in bytes
     _refused(lambda: up(ClusterSpec(directory=short_tmp / "my cluster")), "cannot hold a path with ' '")
 
 
