@@ -117,14 +117,24 @@ class JobRecords:
         self._note_failure(record, job)
         if job.restarts > record.restarts:
             # The last words of the run that is over count: its checkpoint was saved after the last round looked.
-            news = self._book.get(job.job_id)
-            over = news.before if news is not None and news.report.restart > record.restarts else news
+            over = self._words_of(record)
             self.note_progress(record, over)
             lost = self._note_restart(record, job, submit, now, _cut_short(record, over))
             if is_ours(job.comment):
                 self.events.append(Event(job.job_id, "restart", _restarted(record, lost, read(job.comment)[0])))
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
+
+    def hear_out(self) -> None:
+        """Take in what jobs have said since the round looked."""
+        for job_id, record in self.all.items():
+            with self._quarantine.over(job_id, "its last words"):
+                self.note_progress(record, self._words_of(record))
+
+    def _words_of(self, record: JobRecord) -> JobNews | None:
+        """The newest word of the run that is on record, another of which may have begun since."""
+        news = self._book.get(record.job_id)
+        return news.before if news is not None and news.report.restart > record.restarts else news
 
     def _recalled(self, job: SlurmJob) -> JobRecord | None:
         """The record of a job that was over and was put back into the queue, which Slurm does as long as it shows the
@@ -177,6 +187,7 @@ class JobRecords:
         news = self._book.get(job.job_id)
         if news is not None and news.report.restart >= job.restarts:
             self._note_wanted(record, news)
+            _note_first_step(record, job, news)
             self.note_progress(record, news)
 
     def _note_wanted(self, record: JobRecord, news: JobNews) -> None:
@@ -288,8 +299,13 @@ class JobRecords:
         record.forgotten = report.forgotten or 0
         record.save_s = report.save_s if report.save_s is not None else record.save_s
         record.stall_s = report.stall_s if report.stall_s is not None else record.stall_s
-        if news.first_step is not None and record.run_since is not None:
-            record.start_s = max(0.0, news.first_step - record.run_since)
+
+
+def _note_first_step(record: JobRecord, job: SlurmJob, news: JobNews) -> None:
+    """How long the run's start took, where its first step was heard of: not by who has begun to listen later."""
+    heard = news.first_step if record.steps_per_s is None and not news.midway else None
+    if heard is not None and job.state is JobState.RUNNING and job.start is not None:
+        record.start_s = max(0.0, heard - job.start)
 
 
 def _silent_s(news: JobNews | None, run: int, now: float) -> float:
