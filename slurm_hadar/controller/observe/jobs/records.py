@@ -47,13 +47,11 @@ class JobRecords:
         self._config = config
 
     def clock_set(self, by_s: float) -> None:
-        """Moments of runs that last become those of the new time."""
+        """Moments of jobs that are not over become those of the new time."""
         self._round_s += by_s
+        self._lost = {node: until + by_s for node, until in self._lost.items()}
         for record in self.all.values():
-            if record.run_since is not None:
-                record.run_since += by_s
-            if record.booked is not None:
-                record.booked += by_s
+            record.clock_set(by_s)
 
     def begin(self, state: ClusterState) -> None:
         """Another round."""
@@ -304,8 +302,9 @@ class JobRecords:
 def _note_first_step(record: JobRecord, job: SlurmJob, news: JobNews) -> None:
     """How long the run's start took, where its first step was heard of: not by who has begun to listen later."""
     heard = news.first_step if record.steps_per_s is None and not news.midway else None
-    if heard is not None and job.state is JobState.RUNNING and job.start is not None:
-        record.start_s = max(0.0, heard - job.start)
+    since = job.start if record.run_since is None and job.state is JobState.RUNNING else record.run_since
+    if heard is not None and since is not None:
+        record.start_s = max(0.0, heard - since)
 
 
 def _silent_s(news: JobNews | None, run: int, now: float) -> float:
