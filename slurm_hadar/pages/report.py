@@ -165,7 +165,7 @@ def _jobs(records: Sequence[JobRecord], began: Mapping[str, float]) -> str:
                 page.when(start) if start else "-",
                 page.when(r.ended) if r.ended else "-",
                 lasting(r.ended - r.arrived if r.ended else None),
-                lasting(r.attained_s),
+                lasting(r.had_s),
                 str(r.moves),
                 str(r.restarts),
                 steps,

@@ -87,6 +87,7 @@ class JobRecord:
     ``reshaped``: Slurm was told of a shape of ours at some time. ``node_range``: the fewest and most nodes, where its
     owner asked for a range. ``first_seen``: the time of the round that began this record, 0 where that was not
     recorded; what the journal has of this id from before is another job's, whose number was used again.
+    ``others_s``: GPU-seconds of ``attained_s`` that others had, of GPUs that it shared with them.
     ``set_by_s``: by how much the clock was set since its arrival, in all.
     ``unfit`` counts how often Slurm found nodes unfit for it, ``unfit_on`` the last ones and Slurm's word; from the
     second time on it is left to Slurm until ``unfit_until``.
@@ -161,6 +162,7 @@ class JobRecord:
     unfit_on: str = ""
     untold_s: float | None = None
     set_by_s: float = 0.0
+    others_s: float = 0.0
 
     @property
     def past(self) -> PastJob:
@@ -213,10 +215,16 @@ class JobRecord:
         these are taken as those of the size that its owner asked for."""
         return self.attained_s / max(1, self.workers) if self.clock_s is None else self.clock_s
 
-    def serve(self, seconds: float, gpus: int) -> None:
-        """It ran so much longer, on so many GPUs."""
+    @property
+    def had_s(self) -> float:
+        """GPU-seconds that it has had; of a shared GPU those of its turns."""
+        return self.attained_s - self.others_s
+
+    def serve(self, seconds: float, gpus: int, part: float = 1.0) -> None:
+        """It ran so much longer, on so many GPUs, of which it had that part."""
         self.clock_s = self.ran_in_all_s + seconds
         self.attained_s += seconds * gpus
+        self.others_s += seconds * gpus * (1.0 - part)
 
     def ran_more(self, gpu_type: str, seconds: float) -> None:
         self.ran_s = {**self.ran_s, gpu_type: self.ran_s.get(gpu_type, 0.0) + seconds}

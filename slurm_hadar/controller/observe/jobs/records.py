@@ -240,16 +240,16 @@ class JobRecords:
             if is_ours(job.comment) and not record.placed and not goes_on:
                 self.events.append(Event(job.job_id, "slurm", f"on {fold(job.nodes)} at {clock(record.run_since)}"))
         ran_s = max(0.0, now - record.booked)
-        record.serve(ran_s, gpus_asked(job) or record.workers)
+        company = _company(record, view.companies.get(job.job_id))
+        part = part_of_gpu(company)
+        record.serve(ran_s, gpus_asked(job) or record.workers, part)
         keeps = record.company.get("keeps")
         record.held_up_s += ran_s * (0.0 if keeps is None else 1.0 - min(1.0, float(keeps)))
-        company = _company(record, view.companies.get(job.job_id))
         before_s = record.booked - record.run_since if record.untold_s is None else record.untold_s
         record.untold_s = min(
             before_s + ran_s * _kept(company), _silent_s(self._book.get(job.job_id), record.restarts, now)
         )
         gpus = whole.by_type or _gpus_by_type(job, view.facts)
-        part = part_of_gpu(company)
         self._usage.book(job.user, job.account, {t: n * part for t, n in gpus.items()}, ran_s, now)
         if gpus:
             most = max(sorted(gpus), key=lambda gpu_type: gpus[gpu_type])
