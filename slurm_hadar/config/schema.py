@@ -164,7 +164,7 @@ class JobsSection(_Section):
 
     lose_progress: bool = Field(False, description="jobs without checkpoint support may be moved, losing progress")
     ack_timeout_s: float = Field(
-        60.0, ge=0, le=3600, description="longest wait for a checkpoint before a move; rounds go on meanwhile"
+        60.0, ge=0, le=3600, description="longest wait for a checkpoint before a move; a service goes on meanwhile"
     )
     limit_grace_s: float = Field(
         120.0,

@@ -28,7 +28,7 @@ class Parts:
     None = nobody does. ``forecaster`` and ``trainer`` say how long jobs will be, and learn it; None = nobody does.
     ``callbacks`` are told of what the controller does. ``best_effort``: where a journal that cannot be written is
     complained of. ``leadership``: whether this host may act; None = it always may. ``seal``: of the notes in jobs'
-    comments; the default one ends with this process.
+    comments; the default one ends with this process. ``once``: no other round follows in this process.
     """
 
     backend: Backend
@@ -42,3 +42,4 @@ class Parts:
     best_effort: BestEffort = field(default_factory=BestEffort)
     leadership: Leadership | None = None
     seal: Seal = field(default_factory=Seal)
+    once: bool = False

@@ -63,8 +63,9 @@ def assemble(
     config: Config,
     on_round: Callable[[RoundResult[Observation]], None] | None = None,
     callbacks: LoopCallbacks | None = None,
+    once: bool = False,
 ) -> Assembly:
-    """Build everything; ``callbacks`` are told of what it does.
+    """Build everything; ``callbacks`` are told of what it does. ``once``: for one round only.
 
     Raises the HadarError of whatever cannot be had; nothing stays open then.
     """
@@ -93,6 +94,7 @@ def assemble(
             callbacks=callbacks or LoopCallbacks(),
             leadership=leadership,
             seal=Seal(backend.identity(), load_key(directory)),
+            once=once,
         )
         parts.channel = _channel(config, directory, parts.book, leadership)
         if parts.channel is not None:

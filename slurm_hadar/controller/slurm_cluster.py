@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from slurm_hadar.comment import is_ours
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act.actor import Actor
 from slurm_hadar.controller.act.context import ActContext
@@ -34,7 +35,7 @@ from slurm_hadar.controller.steering.time_limits import left_s, until_save_s
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.slurm.state import ClusterState, SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.store import ThroughputStore
@@ -85,10 +86,13 @@ class SlurmCluster(Cluster[Observation]):
         self.spool = SpoolReader(book, self.files)
         self._tracker = JobTracker(self._pass_on, journal.forks())
         book.listener = self._tracker.hear
+        if parts.once:  # what they have left in files is read before a round says that they are known
+            book.expect(dict.fromkeys(sources.records))
         self._stop = threading.Event()
         context = ActContext(
-            parts.backend, config, book, parts.seal, self.isolated, lessons, self._stop.is_set, parts.callbacks.alive
-        )
+            parts.backend, config, book, parts.seal, self.isolated, lessons, self._stop.is_set, parts.callbacks.alive,
+            parts.once,
+        )  # fmt: skip
         self._actor = Actor(context, parts.channel, self.spool, self._announce)
         self._turns = TurnOrders(parts.channel)
         self._clock = ClockWatch(parts.backend)
@@ -177,6 +181,8 @@ class SlurmCluster(Cluster[Observation]):
             self._newcomers.begin()
         self._read_spools()  # first: it may take seconds, and what Slurm shows is soon out of date
         state = self._parts.backend.read()
+        if self._parts.once:  # else the next round is soon enough
+            self._read_first_words(state)
         if self._parts.leadership is not None:
             self._parts.leadership.answered()
         self._read_s = state.read_s
@@ -292,6 +298,8 @@ class SlurmCluster(Cluster[Observation]):
         if any(self._leaves(job) for job in seen.raw.values()):
             # its GPUs will be free in a moment: the next round shall not be a whole one away
             self._parts.book.event.set()
+        if self._parts.once:
+            self._observer.hear_out()
         with self._parts.best_effort():
             self._parts.journal.save_forks(self._tracker.state())
             self._parts.journal.save_jobs([*self._over, *seen.records.values()])
@@ -331,6 +339,12 @@ class SlurmCluster(Cluster[Observation]):
                 silent.append((record.job_id, record.work_dir, record.user))
         self.spool.forget(self._observer.records)
         self.spool.read_all(silent)
+
+    def _read_first_words(self, state: ClusterState) -> None:
+        """What jobs that have begun since the last round have left in their directories."""
+        known = {j for j, record in self._observer.records.items() if record.stage is Stage.RUNNING}
+        running = [j for j in state.jobs if j.state is JobState.RUNNING and is_ours(j.comment)]
+        self.spool.read_all((j.job_id, j.work_dir, j.user) for j in running if j.job_id not in known)
 
 
 def _warn(outcome: Outcome) -> None:

@@ -121,7 +121,7 @@ def summary(record: JobRecord) -> str:
     """The job in one line: whose it is, since when, and how often it was moved and begun again."""
     parts = [f"job {record.job_id} of {record.user or 'unknown'} ({record.name or 'no name'})",
              f"submitted {clock(record.arrival)}", _times(record.moves, "move"), _times(record.restarts, "restart"),
-             f"{span(record.attained_s)} of GPU time"]  # fmt: skip
+             f"{span(record.had_s)} of GPU time"]  # fmt: skip
     if record.lost_steps:
         parts.append(f"{record.lost_steps:.0f} steps done twice")
     if record.ended is not None:

@@ -191,7 +191,7 @@ def _comments(case: SlurmCase) -> Answer:
     if nowhere:
         job, why = nowhere[0]
         return warning(
-            f"{_jobs([j for j, _ in nowhere])}: no GPU type here will do: {why}: such jobs wait for ever",
+            f"{_jobs([j for j, _ in nowhere])}: no GPU type here will do: {why}: the scheduler starts them nowhere",
             _say_again(job, "types=..."),
         )
     if not ours:

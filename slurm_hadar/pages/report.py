@@ -67,7 +67,7 @@ def _findings(rounds: Sequence[Mapping[str, Any]], records: Sequence[JobRecord])
         return ["No round in this time: was the controller running?"]
     total = {key: sum(r[key] for r in rounds) for key in ("starts", "moves", "preemptions", "writes", "failed")}
     modes = ", ".join(sorted({f"{r['mode']} with policy {r['policy']}" for r in rounds}))
-    done = [r.ended - r.arrival for r in records if r.ended is not None]
+    done = [r.ended - r.arrived for r in records if r.ended is not None]
     lines = [
         f"{len(rounds)} rounds in mode {modes}; {total['starts']} starts, {total['moves']} moves, "
         f"{total['preemptions']} stops; {total['writes']} writes to Slurm, {total['failed']} of them in vain."
@@ -164,8 +164,8 @@ def _jobs(records: Sequence[JobRecord], began: Mapping[str, float]) -> str:
                 page.when(r.arrival),
                 page.when(start) if start else "-",
                 page.when(r.ended) if r.ended else "-",
-                lasting(r.ended - r.arrival if r.ended else None),
-                lasting(r.attained_s),
+                lasting(r.ended - r.arrived if r.ended else None),
+                lasting(r.had_s),
                 str(r.moves),
                 str(r.restarts),
                 steps,

@@ -63,7 +63,7 @@ class Service(LoopCallbacks):
         self._reload_asked = False
         self._reload_fault = self._last = ""
         self._end = "asked to"
-        self._assembly: Assembly = assemble(config, self._done, self)
+        self._assembly: Assembly = assemble(config, self._done, self, once)
         try:
             self._open()
         except BaseException:

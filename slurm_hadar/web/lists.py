@@ -17,8 +17,8 @@ __all__ = ["MOST_PER_PAGE", "ended", "partitions", "queue", "users"]
 
 PER_PAGE, MOST_PER_PAGE = 100, 1000
 #: What is kept of a job that is over and shown in lists.
-_ENDED = ("job_id", "user", "name", "workers", "arrival", "ended", "final", "attained_s", "moves", "restarts", "steps",
-          "total_steps", "lost_steps")  # fmt: skip
+_ENDED = ("job_id", "user", "name", "workers", "arrival", "ended", "final", "attained_s", "others_s", "moves",
+          "restarts", "steps", "total_steps", "lost_steps")  # fmt: skip
 
 
 def queue(journal: Reader, query: Mapping[str, str], folds: bool) -> dict[str, Any]:

@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from slurm_hadar.cli.jobs.submit import submit
+from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -68,6 +72,21 @@ def test_refusals_are_one_line(slurm: Path, hadar: Run, words: tuple[str, ...], 
     done = hadar("submit", *words)
 
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (code, True, False)
+
+
+@pytest.mark.parametrize(("comment", "warned"), [("hadar:mem=80g", True), ("hadar:mem=16g", False)])
+def test_a_job_that_no_gpu_here_is_for(comment: str, warned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm knows nothing of it: nobody says that such a job waits."""
+    here = FakeSlurm({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})
+    monkeypatch.setattr("slurm_hadar.cli.jobs.submit.CliBackend", lambda *_, **__: here)
+    monkeypatch.setattr("slurm_hadar.cli.jobs.submit.sbatch", lambda *_: here.submit(comment=comment))
+
+    done = CliRunner().invoke(submit, ["--gres=gpu:1", f"--comment={comment}", "--", "true"])
+
+    assert done.exit_code == 0 and ("warning: " in done.output) is warned
+    assert ("v100 has 16 GB, and the job says mem=80g; the scheduler starts it nowhere" in done.output) is warned
+    assert ("Slurm, which knows nothing of types= and mem=, may start it" in done.output) is warned
+    assert "waits for ever" not in done.output
 
 
 def shows(slurm: Path, log: Path, *states: str) -> None:

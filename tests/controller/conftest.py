@@ -55,11 +55,13 @@ class Bench:
     def config(self, *settings: str) -> Config:
         return load(None, [*FAST, *self.settings, *settings])
 
-    def new_controller(self, *settings: str, policy: Any = None, channel: Any = None) -> Controller[Any]:
+    def new_controller(
+        self, *settings: str, policy: Any = None, channel: Any = None, once: bool = False
+    ) -> Controller[Any]:
         """Another controller on the same cluster and memory, as after a restart."""
         config = self.config(*settings)
         chosen = policy or registry.get(config.policy.name, **config.policy.params)
-        return steer(chosen, config, Parts(self.slurm, self.journal, self.book, channel))
+        return steer(chosen, config, Parts(self.slurm, self.journal, self.book, channel, once=once))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from slurm_hadar.controller.answers.view import recorded_lines, recorded_nodes
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.observe.speeds.shared_gpus import UserPairings, fit_together
 from slurm_hadar.controller.safety.guard import ChangeKind
-from slurm_hadar.controller.words import sharing
+from slurm_hadar.controller.words import sharing, summary
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Snapshot
 from slurm_hadar.policies import registry
@@ -386,6 +386,26 @@ def test_a_short_job_gets_all_turns_and_the_long_one_is_told_to_give_way(shared:
     cluster.slurm.end(guest)
     cluster.controller.run_round()
     assert agents.told[3:] == [(host, 0.5, 0.0)]
+
+
+def test_a_jobs_gpu_time_is_its_part_of_a_shared_gpu(shared: Callable[..., Shared], monkeypatch: Any) -> None:
+    """That of all of them is the GPU's. What policies go by counts it whole, as each is in its place."""
+    cluster, real = shared({"v100-1": ("v100", 1)}), time.time
+    jobs = [cluster.submit(LONG.replace("ckpt=yes", "share=4"))]
+    cluster.controller.run_round()
+    jobs.append(cluster.submit(SHORT.replace("ckpt=yes", "share=4")))
+    for _ in range(3):
+        before = cluster.controller.run_round().seen.records
+    assert len({cluster.where(job) for job in jobs}) == 1
+    had = {job: (before[job].attained_s, before[job].had_s) for job in jobs}
+
+    monkeypatch.setattr(time, "time", lambda: real() + 4.0)  # no more: that would be a clock that was set
+    after = cluster.controller.run_round().seen.records
+
+    for job in jobs:
+        whole_s, part_s = after[job].attained_s - had[job][0], after[job].had_s - had[job][1]
+        assert whole_s > 3.9 and part_s == pytest.approx(whole_s / 2)
+    assert "1 h 00 of GPU time" in summary(replace(after[jobs[0]], others_s=3600.0, attained_s=7200.0))
 
 
 def test_who_cannot_be_told_keeps_equal_turns(shared: Callable[..., Shared]) -> None:

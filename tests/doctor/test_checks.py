@@ -175,7 +175,7 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("gpu_memory", "unknown", {}, {"state": state(nodes=(SlurmNode("x"),))}, {}, (), "no node has a GPU"),
     ("comments", "warning", {}, {"state": state((job(comment="Hadar:model=x"),))}, {}, (), "left alone, since"),
     ("comments", "warning", {}, {"state": state((job(comment="hadar:what=x"),))}, {}, (), "cannot be read"),
-    ("comments", "warning", {}, {"state": state((job(comment="hadar:types=h100"),))}, {}, (), "wait for ever"),
+    ("comments", "warning", {}, {"state": state((job(comment="hadar:types=h100"),))}, {}, (), "starts them nowhere"),
     ("comments", "unknown", {}, {"state": state()}, {}, (), "no job with a hadar: comment"),
     ("comments", "warning", {}, {"state": state((job("hadar:mem=80g"),))}, {}, (), "a100 has 40 GB"),
     ("typed_jobs", "warning", {}, {"state": state((TYPED,))}, {}, (), "1 job (7) of hadar: name"),

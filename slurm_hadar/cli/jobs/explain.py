@@ -210,7 +210,7 @@ def _remembered(record: JobRecord, outrun_steps: float | None) -> Iterator[str]:
     yield from _size(record, outrun_steps)
     if shares := _shares(record):
         yield f"  shares       {sharing(shares)}"
-    yield f"  moved        {counted(record.moves, 'time')}, {record.attained_s / 3600:.2f} GPU-hours used so far"
+    yield f"  moved        {counted(record.moves, 'time')}, {record.had_s / 3600:.2f} GPU-hours used so far"
     if record.retries:
         yield f"  retries      {record.retries} so far, after its command failed (hadar history has each)"
     if record.graph_fault:

@@ -17,6 +17,10 @@ from slurm_hadar.submission.sbatch import said, sbatch
 __all__ = ["submit"]
 
 _WORDS = "slurm_hadar.submit"
+_NOWHERE = (
+    "the scheduler starts it nowhere, but Slurm, which knows nothing of types= and mem=, may start it on any GPU where "
+    "job_submit.lua does not put it off"
+)
 _USAGE = (
     "hadar submit [sbatch options] -- command [argument ...], such as: hadar submit --gres=gpu:2 -- python train.py"
 )
@@ -55,7 +59,7 @@ def submit(context: click.Context) -> None:
     parsable = "--parsable" in options
     click.echo(job if parsable else f"job {job} is submitted")
     if short := _no_type(wanted):
-        click.echo(f"warning: no GPU type of this cluster will do, so it waits for ever: {short}", err=True)
+        click.echo(f"warning: no GPU type of this cluster will do: {short}; {_NOWHERE}", err=True)
     if parsable:
         return
     click.echo(f"  hadar status {job}     where it is, and why it waits")

@@ -1,7 +1,7 @@
 """Who is asked to save before it is stopped, and who is waited for.
 
 Checkpoints take as long as they take, and some never come: a round waits for the prompt ones alone, and looks for the
-others in the rounds that follow.
+others in the rounds that follow; where none follows it waits for all.
 """
 
 from __future__ import annotations
@@ -163,9 +163,10 @@ class Checkpoints:
         return _State.FAILED
 
     def _await_prompt(self, seen: Observation, wanted: Sequence[str]) -> None:
-        """Until all have saved or ended, for a moment."""
+        """Until all have saved or ended, for a moment, or as long as that may take."""
         context = self._context
-        deadline = time.monotonic() + min(PROMPT_S, context.config.jobs.ack_timeout_s)
+        limit_s = context.config.jobs.ack_timeout_s
+        deadline = time.monotonic() + (limit_s if context.once else min(PROMPT_S, limit_s))
         while time.monotonic() < deadline and not context.stopping():
             waiting = [j for j in wanted if not self.has_saved(j, self._asked[j])]
             if all((news := context.book.get(j)) is None or news.ended for j in waiting):

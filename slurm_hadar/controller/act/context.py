@@ -20,7 +20,7 @@ LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let l
 @dataclass
 class ActContext:
     """``stopping`` says whether to end after the current write; ``alive`` is called again and again while something is
-    waited for. ``config`` changes between rounds only."""
+    waited for. ``config`` changes between rounds only. ``once``: no round follows that could look again."""
 
     backend: Backend
     config: Config
@@ -30,6 +30,7 @@ class ActContext:
     lessons: Lessons = field(default_factory=Lessons)
     stopping: Callable[[], bool] = lambda: False
     alive: Callable[[], None] = lambda: None
+    once: bool = False
 
     @property
     def lease_s(self) -> float:

@@ -31,7 +31,8 @@ _Voice = TypeVar("_Voice", str, tuple[str, str])
 class JobNews:
     """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock, as are ``done_at``, when
     it was first heard that all steps are made, and ``first_step``, when it was heard of a step of this run, or of what
-    a server wants, which it tells once it can answer; ``begun``: it has told of a training; ``shared_speeds`` are those
+    a server wants, which it tells once it can answer; ``midway``: it had a speed when it was first heard of its steps;
+    ``begun``: it has told of a training; ``shared_speeds`` are those
     on a shared GPU, each with its company; ``began_at``: how far a training that resumes was when it first told of
     itself, and ``weighed``: a round has seen that; ``before`` is the last word of the incarnation before, which a
     restart between two rounds would else hide.
@@ -43,6 +44,7 @@ class JobNews:
     hello: float | None = None
     first_step: float | None = None
     first_steps: int | None = None
+    midway: bool = False
     saved_at: float | None = None
     saved_step: int | None = None
     done_at: float | None = None
@@ -99,8 +101,10 @@ class ReportBook:
         key = self._keys[job]
         return voices if key is None else {voice: news for voice, news in voices.items() if voice == key}
 
-    def ingest(self, report: Report, *, identity: bytes | None = None, live: bool = True) -> bool:
-        """Take in one report; returns whether the job's comment vouches for it.
+    def ingest(
+        self, report: Report, *, identity: bytes | None = None, live: bool = True, at: float | None = None
+    ) -> bool:
+        """Take in one report, said ``at`` that time, None = now; returns whether the job's comment vouches for it.
 
         Raises ChannelError for a wrong token, a replay, or an incarnation that is over.
         """
@@ -110,7 +114,7 @@ class ReportBook:
             if key is not None and voice != key:
                 self.refused += 1
                 raise ChannelError(f"report for job {report.job} with a wrong token; dropped")
-            matters = self._take_in(report, voice, identity, live)
+            matters = self._take_in(report, voice, identity, live, time.time() if at is None else at)
             if matters or report.kind == "bye" or report.closes:
                 self.event.set()
             self.accepted += 1
@@ -121,7 +125,7 @@ class ReportBook:
                 raise ChannelError(f"report of job {report.job} could not be made use of: {error!r}") from error
         return key is not None
 
-    def _take_in(self, report: Report, voice: str, identity: bytes | None, live: bool) -> bool:
+    def _take_in(self, report: Report, voice: str, identity: bytes | None, live: bool, at: float) -> bool:
         """Whether this is the first word of a run, or wants another number of workers than the last."""
         known = report.job in self._keys
         news = self._voices.get(report.job, {}).get(voice) if known else self._unknown.get((report.job, voice))
@@ -132,8 +136,8 @@ class ReportBook:
         if news is None or begins:
             if news is not None:
                 news.before = None
-            news = JobNews(report, time.time(), before=news)
-        _update(news, report, identity, live)
+            news = JobNews(report, at, before=news)
+        _update(news, report, identity, live, at)
         if known:
             _keep(self._voices.setdefault(report.job, {}), voice, news, _MOST_VOICES)
         else:
@@ -219,14 +223,13 @@ def _keep_speed(news: JobNews, steps_per_s: float, beside: str | None) -> None:
 
 def _note_start(news: JobNews, report: Report, now: float) -> None:
     if report.steps is not None and news.first_steps is None:
-        news.first_steps = report.steps
+        news.first_steps, news.midway = report.steps, report.steps_per_s is not None
     steps = report.steps is not None and news.first_steps is not None and report.steps > news.first_steps
     if news.first_step is None and (steps or report.wanted is not None):
         news.first_step = now
 
 
-def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -> None:
-    now = time.time()
+def _update(news: JobNews, report: Report, identity: bytes | None, live: bool, now: float) -> None:
     news.report, news.heard, news.live = report, now, live
     news.identity = identity or news.identity
     news.begun = news.begun or report.resumable or bool(report.steps)
@@ -235,7 +238,7 @@ def _update(news: JobNews, report: Report, identity: bytes | None, live: bool) -
     if report.kind == "hello" and news.hello is None:
         news.hello = now
     _note_start(news, report, now)
-    if report.steps_per_s is not None and report.kind == "report":
+    if report.steps_per_s is not None and report.kind in ("report", "hello"):  # others come amid a save, or an end
         _keep_speed(news, report.steps_per_s, report.beside)
     if report.saved_step is not None and report.saved_step != news.saved_step:
         news.saved_step = report.saved_step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
@@ -70,14 +71,15 @@ class SpoolReader:
         start = found.data.find(b"\n") + 1 if amid else 0
         whole, newline, _ = found.data[start:].rpartition(b"\n")
         self._offsets[job_id] = found.begin + start + len(whole) + len(newline)
-        return sum(self._line(line, job_id) for line in whole.splitlines()[-_MOST_LINES:])
+        return sum(self._line(line, job_id, not tail.offset) for line in whole.splitlines()[-_MOST_LINES:])
 
-    def _line(self, line: bytes, job_id: str) -> bool:
+    def _line(self, line: bytes, job_id: str, old: bool) -> bool:
+        """``old``: it may have stood there for long, so that its own time says when it was said."""
         try:
             report = decode_report(line)
             if report.job != job_id:
                 raise ChannelError(f"spool of job {job_id} speaks of job {report.job}")
-            self._book.ingest(report, live=False)
+            self._book.ingest(report, live=False, at=min(report.time, time.time()) if old else None)
         except ChannelError as error:
             self._book.drop()
             self._complaints.say(f"spool file of job {job_id}: {error}", job_id)

@@ -86,7 +86,7 @@ def line_of(
         where=str(held) if held else _nodes(job) or "-",
         steps_per_s=record.steps_per_s if record and running else None,
         done_share=_done_share(job, record, progress),
-        arrival=record.arrival if record else job.submit or 0.0,
+        arrival=record.arrived if record else job.submit or 0.0,
         restarts=job.restarts,
         moves=record.moves if record else 0,
         size=size_source(record),

@@ -18,6 +18,8 @@ __all__ = [
 
 
 _CLOCK_S = 2.0  # clocks of two hosts, and whole seconds
+# of the record, that what is not over is reckoned from, or until
+_MOMENTS = ("run_since", "booked", "last_seen", "limit_asked", "unsaved_until", "retry_after", "unfit_until")
 _NOTHING: Mapping[str, Any] = {}  # one for all records: most have none of it, and there are many
 
 
@@ -85,6 +87,8 @@ class JobRecord:
     ``reshaped``: Slurm was told of a shape of ours at some time. ``node_range``: the fewest and most nodes, where its
     owner asked for a range. ``first_seen``: the time of the round that began this record, 0 where that was not
     recorded; what the journal has of this id from before is another job's, whose number was used again.
+    ``others_s``: GPU-seconds of ``attained_s`` that others had, of GPUs that it shared with them.
+    ``set_by_s``: by how much the clock was set since its arrival, in all.
     ``unfit`` counts how often Slurm found nodes unfit for it, ``unfit_on`` the last ones and Slurm's word; from the
     second time on it is left to Slurm until ``unfit_until``.
     """
@@ -157,6 +161,8 @@ class JobRecord:
     unfit_until: float = 0.0
     unfit_on: str = ""
     untold_s: float | None = None
+    set_by_s: float = 0.0
+    others_s: float = 0.0
 
     @property
     def past(self) -> PastJob:
@@ -175,6 +181,11 @@ class JobRecord:
         return 0 if self.serves else self.moves
 
     @property
+    def arrived(self) -> float:
+        """Its arrival by the clock as it is now: so long it has waited, whatever the clock was set by since."""
+        return self.arrival + self.set_by_s
+
+    @property
     def stage(self) -> Stage:
         """How far it is, by what is on record."""
         if self.ended is not None:
@@ -189,16 +200,31 @@ class JobRecord:
         """Try these nodes no more before the epoch second ``until``."""
         self.avoid = {**self.avoid, **dict.fromkeys(nodes, until)}
 
+    def clock_set(self, by_s: float) -> None:
+        """The clock was set: it has waited and run, and is let alone, for as long as before. What Slurm shows in its
+        own time (submission, start times that it was given) stays."""
+        self.set_by_s += by_s
+        for name in _MOMENTS:
+            if moment := getattr(self, name):
+                setattr(self, name, moment + by_s)
+        self.avoid = {node: until + by_s for node, until in self.avoid.items()}
+
     @property
     def ran_in_all_s(self) -> float:
         """Seconds that it has run, over all its runs, on however many GPUs. An older version counted GPU-seconds alone:
         these are taken as those of the size that its owner asked for."""
         return self.attained_s / max(1, self.workers) if self.clock_s is None else self.clock_s
 
-    def serve(self, seconds: float, gpus: int) -> None:
-        """It ran so much longer, on so many GPUs."""
+    @property
+    def had_s(self) -> float:
+        """GPU-seconds that it has had; of a shared GPU those of its turns."""
+        return self.attained_s - self.others_s
+
+    def serve(self, seconds: float, gpus: int, part: float = 1.0) -> None:
+        """It ran so much longer, on so many GPUs, of which it had that part."""
         self.clock_s = self.ran_in_all_s + seconds
         self.attained_s += seconds * gpus
+        self.others_s += seconds * gpus * (1.0 - part)
 
     def ran_more(self, gpu_type: str, seconds: float) -> None:
         self.ran_s = {**self.ran_s, gpu_type: self.ran_s.get(gpu_type, 0.0) + seconds}

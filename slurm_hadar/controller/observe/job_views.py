@@ -77,7 +77,7 @@ class JobViews:
             batch=comment.batch,
             state=job.state,
             reason=job.reason,
-            arrival=record.arrival,
+            arrival=record.arrived,
             started=record.run_since,
             eligible=job.eligible,
             total_steps=record.total_steps,
@@ -217,7 +217,7 @@ def unreadable_job(job: SlurmJob, record: JobRecord, why: str) -> Job:
         name=job.name,
         state=job.state,
         reason=job.reason,
-        arrival=record.arrival,
+        arrival=record.arrived,
         pinned=why,
     )
 
@@ -264,4 +264,4 @@ def _not_named(
 def _deadline(comment: JobComment, record: JobRecord) -> float | None:
     if comment.deadline is not None:
         return comment.deadline
-    return None if comment.deadline_after_s is None else record.arrival + comment.deadline_after_s
+    return None if comment.deadline_after_s is None else record.arrived + comment.deadline_after_s

@@ -108,6 +108,10 @@ class Observer:
         """What runs goes on by the new time, and has run for no longer or shorter than it has."""
         self._records.clock_set(by_s)
 
+    def hear_out(self) -> None:
+        """No other round follows: what jobs have said since this one looked is taken in."""
+        self._records.hear_out()
+
     def deny(self, jobs: Mapping[str, str]) -> None:
         """Leave these jobs alone as long as this controller runs: Slurm said that they are not its to change."""
         self._denied.update(jobs)

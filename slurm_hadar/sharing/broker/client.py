@@ -33,6 +33,7 @@ _FIRST_S = 1.0  # so long a broker that is just being started, or changes hands,
 _MOST = 65536
 _AGAIN_S = 5.0  # so often who has found no broker looks for one
 _TIMEVAL = struct.Struct("ll")  # of socket(7)'s SO_SNDTIMEO and SO_RCVTIMEO
+_TELL_S = 10.0  # who is not let in for so long is told why nothing goes on
 _LOOK_S = 1.0  # so often who waits, or keeps its turn, looks whether another broker has come in its broker's place
 
 
@@ -346,9 +347,16 @@ class Session:
         return said
 
     def _await(self) -> None:
-        """Until the broker says something."""
+        """Until the broker says something; told of where that is long."""
+        tell_at = time.monotonic() + _TELL_S
         while not self._says.poll(1000 * _LOOK_S):
             self._look_for_another()
+            if time.monotonic() >= tell_at:
+                tell_at = math.inf
+                self._say(
+                    "it waits to be let in on the shared GPU, as where its memory has no room beside the others'; "
+                    "hadar share status shows who is there"
+                )
 
     def _look_for_another(self) -> None:
         if self._is_deposed():

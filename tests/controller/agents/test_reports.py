@@ -181,3 +181,12 @@ def test_the_next_training_of_a_run_has_not_made_its_last_step() -> None:
     assert not book.finishes("7", 0)
     book.ingest(made(3, steps=800, total_steps=800, saved_step=790))
     assert book.finishes("7", 0)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("report", [4.0]), ("hello", [4.0]), ("saved", []), ("bye", [])])
+def test_a_speed_is_told_while_steps_are_made(kind: str, kept: list[float]) -> None:
+    """A greeting may be all that is heard of a job by who soon ends; a rate amid a save, or an end, is none."""
+    book = trusting()
+    book.ingest(made(kind=kind, steps=9, steps_per_s=4.0, saved_step=9, exit_code=0))
+
+    assert book.get("7").speeds == kept

@@ -94,6 +94,25 @@ def test_lines_are_read_once_and_only_whole(spool: Path, tmp_path: Path, book: R
     assert book.get("7").report.steps == 30 and not book.get("7").live and book.dropped == 2
 
 
+def test_what_has_stood_there_for_long_was_said_long_ago(
+    spool: Path, tmp_path: Path, book: ReportBook, reader: SpoolReader
+) -> None:
+    """A save of an hour ago is no answer to a wish of half an hour ago, whoever reads of it only now; what comes since
+    is one whatever the node's clock shows. None is of a time to come."""
+    now = time.time()
+    spool.write_bytes(made(1, kind="saved", time=now - 3600.0, saved_step=5))
+    reader.read("7", str(tmp_path), ME)
+    assert book.saved_since("7", 0, now - 3700.0) and not book.saved_since("7", 0, now - 1800.0)
+
+    spool.write_bytes(spool.read_bytes() + made(2, kind="saved", time=now - 20.0, saved_step=6))
+    reader.read("7", str(tmp_path), ME)
+    assert book.saved_since("7", 0, now)
+
+    spool.write_bytes(made(3, time=now + 3600.0))
+    SpoolReader(book).read("7", str(tmp_path), ME)
+    assert book.get("7").heard <= time.time()
+
+
 def test_of_a_huge_file_the_end_is_read(spool: Path, tmp_path: Path, book: ReportBook, reader: SpoolReader) -> None:
     """The last report says all that is known; neither its size nor a million empty lines hold up a round."""
     with spool.open("wb") as stream:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from slurm_hadar.controller.answers.lines import line_of
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.errors import SlurmError, SlurmUnavailable, StoreError
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
@@ -403,6 +404,31 @@ def test_no_job_has_run_for_an_hour_longer_when_the_clock_was_set(
     assert sum(gpu_s for gpu_s, _ in one.journal.usage().values()) < 60
     told = [message for message in caplog.messages if "was set by" in message]
     assert ["restart slurmctld" in message for message in told] == [False, True, True]
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+def test_no_job_has_waited_for_an_hour_longer_when_the_clock_was_set(
+    bench: Callable[..., Any], monkeypatch: Any, by_s: float
+) -> None:
+    """Nor shorter: neither does a job go before others for it, nor is one stopped that had only begun; and who is let
+    alone for a while is so for as long as was meant."""
+    one, real = bench(), time.time
+    one.slurm = WrongClock({"v100-1": ("v100", 2)})
+    controller = one.new_controller()
+    old = one.slurm.submit()
+    record = controller.run_round().seen.records[old]
+    record.keep_off(["v100-1"], real() + 600.0)
+    record.unsaved_until = record.limit_asked = real() + 600.0
+
+    monkeypatch.setattr(time, "time", lambda: real() + by_s)
+    result = controller.run_round()
+
+    job, now = result.seen.snapshot.job[old], result.seen.snapshot.time
+    assert 0.0 <= now - job.arrival < 60.0
+    assert line_of(result.seen.raw[old], record, job.placement, None, {}).arrival == job.arrival, "as it is shown"
+    until = [*record.avoid.values(), record.unsaved_until, record.limit_asked]
+    assert all(540.0 < moment - now <= 601.0 for moment in until)
+    assert one.journal.load_jobs()[old].arrived == job.arrival
 
 
 def test_a_clock_that_is_set_in_the_middle_of_a_round(bench: Callable[..., Any], monkeypatch: Any) -> None:

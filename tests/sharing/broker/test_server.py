@@ -188,6 +188,33 @@ def test_memory_is_kept_until_somebody_needs_it(running: Any, short_tmp: Path) -
         session.close()
 
 
+def test_who_waits_for_room_is_told_so_once(
+    running: Any, short_tmp: Path, poll: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be hours, and nothing goes on meanwhile. Who is let in at once is told nothing."""
+    monkeypatch.setattr(client, "_TELL_S", 0.1)
+    monkeypatch.setattr(client, "_LOOK_S", 0.05)
+    running()
+    said: list[str] = []
+    holder = Session(short_tmp / "s", Work(Demand(900, 0)), say=said.append)
+    assert not said
+    looks: list[Session] = []
+    monkeypatch.setattr(Session, "_look_for_another", lambda self: looks.append(self))
+    joined: list[Session] = []
+    comes = threading.Thread(
+        target=lambda: joined.append(Session(short_tmp / "s", Work(Demand(900, 0)), say=said.append)), daemon=True
+    )
+    comes.start()
+    poll(lambda: bool(said))
+    looks.clear()
+    poll(lambda: len(looks) > 4)
+
+    holder.close()
+    comes.join(20)
+    assert not comes.is_alive() and len(said) == 1 and "it waits to be let in on the shared GPU" in said[0]
+    joined[0].close()
+
+
 def test_who_does_not_give_memory_back_is_told_of(running: Any, short_tmp: Path, poll: Any) -> None:
     one = running(limits=Limits(linger_s=0.3, report_s=0.1))
     keeps = Session(short_tmp / "s", Work(Demand(100, 500), label="sleeper", can_keep=True))

@@ -47,13 +47,11 @@ class JobRecords:
         self._config = config
 
     def clock_set(self, by_s: float) -> None:
-        """Moments of runs that last become those of the new time."""
+        """Moments of jobs that are not over become those of the new time."""
         self._round_s += by_s
+        self._lost = {node: until + by_s for node, until in self._lost.items()}
         for record in self.all.values():
-            if record.run_since is not None:
-                record.run_since += by_s
-            if record.booked is not None:
-                record.booked += by_s
+            record.clock_set(by_s)
 
     def begin(self, state: ClusterState) -> None:
         """Another round."""
@@ -117,14 +115,24 @@ class JobRecords:
         self._note_failure(record, job)
         if job.restarts > record.restarts:
             # The last words of the run that is over count: its checkpoint was saved after the last round looked.
-            news = self._book.get(job.job_id)
-            over = news.before if news is not None and news.report.restart > record.restarts else news
+            over = self._words_of(record)
             self.note_progress(record, over)
             lost = self._note_restart(record, job, submit, now, _cut_short(record, over))
             if is_ours(job.comment):
                 self.events.append(Event(job.job_id, "restart", _restarted(record, lost, read(job.comment)[0])))
         record.restarts, record.submit, record.last_seen = job.restarts, submit, now
         return record
+
+    def hear_out(self) -> None:
+        """Take in what jobs have said since the round looked."""
+        for job_id, record in self.all.items():
+            with self._quarantine.over(job_id, "its last words"):
+                self.note_progress(record, self._words_of(record))
+
+    def _words_of(self, record: JobRecord) -> JobNews | None:
+        """The newest word of the run that is on record, another of which may have begun since."""
+        news = self._book.get(record.job_id)
+        return news.before if news is not None and news.report.restart > record.restarts else news
 
     def _recalled(self, job: SlurmJob) -> JobRecord | None:
         """The record of a job that was over and was put back into the queue, which Slurm does as long as it shows the
@@ -177,6 +185,7 @@ class JobRecords:
         news = self._book.get(job.job_id)
         if news is not None and news.report.restart >= job.restarts:
             self._note_wanted(record, news)
+            _note_first_step(record, job, news)
             self.note_progress(record, news)
 
     def _note_wanted(self, record: JobRecord, news: JobNews) -> None:
@@ -231,16 +240,16 @@ class JobRecords:
             if is_ours(job.comment) and not record.placed and not goes_on:
                 self.events.append(Event(job.job_id, "slurm", f"on {fold(job.nodes)} at {clock(record.run_since)}"))
         ran_s = max(0.0, now - record.booked)
-        record.serve(ran_s, gpus_asked(job) or record.workers)
+        company = _company(record, view.companies.get(job.job_id))
+        part = part_of_gpu(company)
+        record.serve(ran_s, gpus_asked(job) or record.workers, part)
         keeps = record.company.get("keeps")
         record.held_up_s += ran_s * (0.0 if keeps is None else 1.0 - min(1.0, float(keeps)))
-        company = _company(record, view.companies.get(job.job_id))
         before_s = record.booked - record.run_since if record.untold_s is None else record.untold_s
         record.untold_s = min(
             before_s + ran_s * _kept(company), _silent_s(self._book.get(job.job_id), record.restarts, now)
         )
         gpus = whole.by_type or _gpus_by_type(job, view.facts)
-        part = part_of_gpu(company)
         self._usage.book(job.user, job.account, {t: n * part for t, n in gpus.items()}, ran_s, now)
         if gpus:
             most = max(sorted(gpus), key=lambda gpu_type: gpus[gpu_type])
@@ -288,8 +297,14 @@ class JobRecords:
         record.forgotten = report.forgotten or 0
         record.save_s = report.save_s if report.save_s is not None else record.save_s
         record.stall_s = report.stall_s if report.stall_s is not None else record.stall_s
-        if news.first_step is not None and record.run_since is not None:
-            record.start_s = max(0.0, news.first_step - record.run_since)
+
+
+def _note_first_step(record: JobRecord, job: SlurmJob, news: JobNews) -> None:
+    """How long the run's start took, where its first step was heard of: not by who has begun to listen later."""
+    heard = news.first_step if record.steps_per_s is None and not news.midway else None
+    since = job.start if record.run_since is None and job.state is JobState.RUNNING else record.run_since
+    if heard is not None and since is not None:
+        record.start_s = max(0.0, heard - since)
 
 
 def _silent_s(news: JobNews | None, run: int, now: float) -> float:
