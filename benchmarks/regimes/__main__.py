@@ -3,6 +3,7 @@
     python -m benchmarks.regimes --page                        # the map; the page and its picture anew
     python -m benchmarks.regimes --quick --policies hadar,srtf # 12 GPUs, one seed
     python -m benchmarks.regimes --cells '^60-.*-none-'        # only cells whose name matches
+    python -m benchmarks.regimes --cells '^60-.*-none-' --first 9 --seeds 9    # other draws of them
     python -m benchmarks.regimes --beyond 40 --page            # random regimes, and their page
 
 Results are kept (``build/regimes.jsonl``), and a run is made only where there is none of the same scene and of the
@@ -41,6 +42,7 @@ TOO_SLOW = {"240": "hadar:prices=round"}
 @click.option("--full", is_flag=True, help="Three times as many cells.")
 @click.option("--beyond", "random", type=click.IntRange(min=1), metavar="N", help="N random regimes, not the map.")
 @click.option("--seeds", type=click.IntRange(min=1), help="Default: 3, of 12 GPUs 9; with --quick 1.")
+@click.option("--first", default=0, type=click.IntRange(min=0), help="Seed to begin with: other draws of a cell.")
 @click.option("--jobs", "processes", default=2, show_default=True, type=click.IntRange(min=1), help="Processes.")
 @click.option("--limit", "limit_s", default=120.0, show_default=True, help="CPU seconds that a run may take.")
 @click.option("--results", default="build/regimes.jsonl", show_default=True, type=click.Path(path_type=Path))
@@ -51,7 +53,7 @@ TOO_SLOW = {"240": "hadar:prices=round"}
 @click.option("--remark", default="", metavar="TEXT", help="What readers of the page must know of the runs first.")
 def main(
     policies: str, judge: str, pattern: str, quick: bool, full: bool, random: int | None, seeds: int | None,
-    processes: int, limit_s: float, results: Path, write_page: bool, out: Path, remark: str,
+    first: int, processes: int, limit_s: float, results: Path, write_page: bool, out: Path, remark: str,
 ) -> None:  # fmt: skip
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that are started: each has one core
     every = chosen(quick=quick, full=full) if random is None else [beyond.cell(number) for number in range(random)]
@@ -61,9 +63,9 @@ def main(
     # a seed after the other: a map that is cut short has all cells
     tasks = [
         Task(cell.name, seed, name, code_of(name))
-        for seed in range(max(seeds_of.values(), default=0))
+        for seed in range(first, first + max(seeds_of.values(), default=0))
         for cell in cells
-        if seed < seeds_of[cell]
+        if seed < first + seeds_of[cell]
         for name in (*names, BOUND)
         if random or name != TOO_SLOW.get(cell["gpus"])
     ]
