@@ -102,6 +102,14 @@ def run(results: Path, *more: str) -> str:
 
 
 @pytest.mark.thorough
+def test_a_cell_has_other_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.regimes.__main__.chosen", lambda **_: [Cell.named(SMALL)])
+    results = tmp_path / "regimes.jsonl"
+    run(results, "--policies", "fifo", "--judge", "fifo", "--first", "3")
+    assert {json.loads(line)["seed"] for line in results.read_text().splitlines()} == {3}
+
+
+@pytest.mark.thorough
 def test_a_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there is not run again, half a line of a killed run is no result, and other code is run anew."""
     monkeypatch.setattr("benchmarks.regimes.__main__.chosen", lambda **_: [Cell.named(SMALL)])
