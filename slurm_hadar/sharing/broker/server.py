@@ -128,8 +128,11 @@ class Broker:
         is readable, or another broker has come in the place of one that stood still (``depose``)."""
         if until is not None:
             self._selector.register(until, selectors.EVENT_READ)
-        while not (self._lonely() or self._deposed()):
-            for key, _ in self._selector.select(self._timeout_s()):
+        while not self._deposed():
+            ready = self._selector.select(self._timeout_s())
+            if not ready and self._lonely():  # who has come meanwhile is looked at first
+                return
+            for key, _ in ready:
                 if key.fd == until:
                     return
                 if key.fileobj is self._listener:

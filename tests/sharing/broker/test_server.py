@@ -252,6 +252,13 @@ def test_who_holds_its_turn_too_long_is_told_of_and_killed_where_that_is_wanted(
     assert any("(stuck) is killed" in line for line in broker.said)
 
 
+def test_who_has_come_before_the_broker_looked_is_let_in(running: Any, short_tmp: Path) -> None:
+    """However late it looks, as on a busy node."""
+    running(limits=Limits(linger_s=0.0))
+    with Session(short_tmp / "s", WORK).iteration():
+        assert len(status_of(short_tmp / "s")["sessions"]) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
