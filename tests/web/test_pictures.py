@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.thorough
-def test_the_day_is_lived_by_the_controller(tmp_path: Path) -> None:
-    """The rounds, runs and reasons are its own; the same day comes twice alike."""
+def test_the_day_is_lived_by_the_controller(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The rounds, runs and reasons are its own; the same day comes twice alike, and time passes in it."""
     ends = [live_through(tmp_path / f"{turn}.db", hours=3.0) for turn in "ab"]
+    assert "clock" not in caplog.text
     with ReadOnlyJournal(tmp_path / "a.db") as a, ReadOnlyJournal(tmp_path / "b.db") as b:
         assert [r["use"] for r in a.rounds(100)] == [r["use"] for r in b.rounds(100)]
         assert {r.job_id: r.held for r in a.open_runs()} == {r.job_id: r.held for r in b.open_runs()}

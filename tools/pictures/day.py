@@ -135,7 +135,8 @@ def live_through(path: Path, hours: float = 21.0, seed: int = 7) -> float:
     """Write the journal of these hours from :data:`BEGIN` on; returns the moment at which it ends, in epoch seconds."""
     clock, rng, book = [BEGIN], random.Random(seed), ReportBook()
     journal = Journal(path)
-    with stopped_clock(clock):
+    # to the controller, whose other clock goes on, it would be set in each round
+    with stopped_clock(clock), patch("slurm_hadar.controller.safety.clock._offset_s", lambda: 0.0):
         slurm = _Cluster(book)
         policy = registry.get("hadar")
         config = load(None, [*_SETTINGS, "controller.foresee_s=0"])
