@@ -40,7 +40,13 @@ TOO_SLOW = {"240": "hadar:prices=round"}
 @click.option("--cells", "pattern", default="", metavar="REGEX", help="Only cells whose name it is found in.")
 @click.option("--quick", is_flag=True, help="Cells of 12 GPUs only, with one seed.")
 @click.option("--full", is_flag=True, help="Three times as many cells.")
-@click.option("--beyond", "random", type=click.IntRange(min=1), metavar="N", help="N random regimes, not the map.")
+@click.option(
+    "--beyond",
+    "random",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="N random regimes, not the map; --first K: those from number K on.",
+)
 @click.option("--seeds", type=click.IntRange(min=1), help="Default: 3, of 12 GPUs 9; with --quick 1.")
 @click.option("--first", default=0, type=click.IntRange(min=0), help="Seed to begin with: other draws of a cell.")
 @click.option("--jobs", "processes", default=2, show_default=True, type=click.IntRange(min=1), help="Processes.")
@@ -56,7 +62,8 @@ def main(
     first: int, processes: int, limit_s: float, results: Path, write_page: bool, out: Path, remark: str,
 ) -> None:  # fmt: skip
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that are started: each has one core
-    every = chosen(quick=quick, full=full) if random is None else [beyond.cell(number) for number in range(random)]
+    numbers, first = (range(first, first + random), 0) if random else (range(0), first)
+    every = [beyond.cell(number) for number in numbers] or chosen(quick=quick, full=full)
     cells = [cell for cell in every if re.search(pattern, cell.name)]
     names = list(dict.fromkeys(policies.split(",")))
     seeds_of = {cell: 1 if random else seeds or (1 if quick else draws(cell)) for cell in cells}
