@@ -1,20 +1,25 @@
-"""``hadare`` against policies that do not fork, on mixes of a few jobs and five unequal nodes, simulated.
+"""``hadare`` against policies that do not fork, simulated: on mixes of a few jobs, and on random regimes.
 
-    python -m benchmarks.mixes [--draws 5]
+    python -m benchmarks.mixes [--draws 5]     # mixes of a few jobs on five unequal nodes
+    python -m benchmarks.mixes --regimes 40    # random regimes far from the map, by `python -m benchmarks.regimes`
 
 Each mix has N single-GPU jobs of the five workloads of the shipped throughput table, of 0.25 to 4 hours on a V100, all
 there at once; the restarts cost what the simulator takes for the model. Hadar's policies have rounds of 360 s that the
-end of a job brings forward (30 s); Gavel's have fixed rounds, as in its own simulator. Prints a table in Markdown.
+end of a job brings forward (30 s); Gavel's have fixed rounds, as in its own simulator. Prints tables in Markdown.
 """
 
 from __future__ import annotations
 
 import random
-from statistics import fmean
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import click
 
+from benchmarks.regimes import beyond
+from benchmarks.regimes.draw import Scene
 from slurm_hadar.model import Fork
 from slurm_hadar.policies import get
 from slurm_hadar.simulator.run import SimOptions, bounds_of, simulate
@@ -32,6 +37,9 @@ POLICIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("hadar", {"objective": "ttd"}),
     ("hadare", {"objective": "ttd"}),
 )
+FIGURES = ("avg_jct_s", "p95_jct_s", "ttd_s")
+_FORKED = (0.3, 1.0)  # of the jobs that can be moved: users who fork are few, or all
+_MOST_JOBS = 160  # regimes of more take minutes
 
 
 def mix(count: int, seed: int) -> Trace:
@@ -52,17 +60,54 @@ def figures(count: int, draws: int) -> tuple[list[list[dict[str, Any]]], list[fl
     for seed in range(draws):
         trace = mix(count, seed)
         for column, (name, params) in enumerate(POLICIES):
-            events_s = 0.0 if name.startswith("gavel") else 30.0
-            options = SimOptions(CLUSTER, event_round_s=events_s, fork=Fork.AUTO)
-            found[column].append(simulate(trace, get(name, **params), options).summary())
-        bounds.append(bounds_of(trace, options, jct=False)["ttd_s"])
+            found[column].append(_played(trace, name, params, Fork.AUTO))
+        bounds.append(bounds_of(trace, _options("hadare", Fork.AUTO), jct=False)["ttd_s"])
     return found, bounds
+
+
+def _options(policy: str, fork: Fork) -> SimOptions:
+    return SimOptions(CLUSTER, event_round_s=0.0 if policy.startswith("gavel") else 30.0, fork=fork)
+
+
+def _played(trace: Trace, policy: str, params: dict[str, Any], fork: Fork) -> dict[str, Any]:
+    return simulate(trace, get(policy, **params), _options(policy, fork)).summary()
+
+
+def forked(scene: Scene, share: float) -> Trace:
+    """The jobs of the scene, that share of those that can be moved with ``fork=auto``."""
+    dice = random.Random(f"forked {scene.trace.name}")
+    able = ((job, job.movable is not False and dice.random() < share) for job in scene.trace.jobs)
+    return replace(scene.trace, jobs=tuple(replace(j, fork=Fork.AUTO) if a else j for j, a in able))
+
+
+def in_regimes(count: int) -> Iterator[tuple[int, float, dict[str, float]]]:
+    """Number of the regime, share of forked jobs, and what ``hadare`` gives over ``hadar`` without forks. Left out are
+    regimes with elastic jobs, and with more jobs than :data:`_MOST_JOBS`. Lengths are stated, as forks ask for."""
+    for number in range(count):
+        of = beyond.regime(number)
+        if of.elastic or of.jobs > _MOST_JOBS:
+            continue
+        scene = beyond.draw(number)
+        options = replace(scene.options_of("hadare"), predictor=None)
+        alone = simulate(scene.trace, get("hadar"), options).summary()
+        for share in _FORKED:
+            copied = simulate(forked(scene, share), get("hadare"), options).summary()
+            yield number, share, {key: copied[key] / alone[key] for key in FIGURES}
 
 
 @click.command()
 @click.option("--draws", default=5, show_default=True, help="Mixes of each size.")
-def main(draws: int) -> None:
+@click.option("--regimes", type=click.IntRange(min=1), metavar="N", help="The first N random regimes, not mixes.")
+def main(draws: int, regimes: int | None) -> None:
     """Print TTD in hours and the share of nodes that are busy, means over the draws."""
+    if regimes:
+        _print_regimes(regimes)
+    else:
+        _print_mixes(draws)
+        _print_modes(draws)
+
+
+def _print_mixes(draws: int) -> None:
     labels = [":".join([name, *(f"{k}={v}" for k, v in params.items())]) for name, params in POLICIES]
     print("| jobs | " + " | ".join(f"`{label}`" for label in labels) + " | bound | worst ratio, default | worst, ttd |")
     print("| --- " * (len(labels) + 4) + "|")
@@ -75,6 +120,37 @@ def main(draws: int) -> None:
         ]
         worst = " | ".join(f"{ratio:.2f}" for ratio in ratios)
         print(f"| {count} | " + " | ".join(cells) + f" | {fmean(bounds) / 3600:.2f} | {worst} |", flush=True)
+
+
+def _print_modes(draws: int) -> None:
+    """What each way to fork gives over ``idle``."""
+    print("\n| jobs | mode | average JCT over `idle` | TTD over `idle` |\n| --- | --- | --- | --- |")
+    for count in (n for n in SIZES if n >= 5):
+        played = {
+            mode: [_played(mix(count, seed), "hadare", {}, mode) for seed in range(draws)]
+            for mode in (Fork.IDLE, Fork.AUTO, Fork.SPREAD)
+        }
+        for mode in (Fork.AUTO, Fork.SPREAD):
+            pairs = list(zip(played[mode], played[Fork.IDLE], strict=True))
+            jct, ttd = (geometric_mean(m[key] / i[key] for m, i in pairs) for key in ("avg_jct_s", "ttd_s"))
+            print(f"| {count} | `{mode}` | {jct:.3f} | {ttd:.3f} |", flush=True)
+
+
+def _print_regimes(count: int) -> None:
+    """``hadare`` over ``hadar`` without forks: geometric means, and the worst regime of each figure."""
+    found: dict[float, dict[int, dict[str, float]]] = {}
+    with click.progressbar(length=count, label="regimes") as bar:
+        for number, share, ratios in in_regimes(count):
+            found.setdefault(share, {})[number] = ratios
+            bar.update(number - bar.pos)
+    print("| forked, of movable jobs | regimes | average JCT | 95 % JCT | TTD |\n| --- | --- | --- | --- | --- |")
+    for share, by_number in found.items():
+        cells = []
+        for key in FIGURES:
+            worst = max(by_number, key=lambda n: by_number[n][key])
+            mean = geometric_mean(ratios[key] for ratios in by_number.values())
+            cells.append(f"{mean:.3f} (worst {by_number[worst][key]:.2f}, {worst})")
+        print(f"| {share:.0%} | {len(by_number)} | " + " | ".join(cells) + " |")
 
 
 if __name__ == "__main__":

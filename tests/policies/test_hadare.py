@@ -56,6 +56,17 @@ def test_a_lone_job_has_a_copy_on_every_node(copies: Any, snapshot: Any, params:
     assert nodes_of(decide(snapshot(copies(), NODES), **params), "7") == list("abcde")
 
 
+def test_a_forked_job_keeps_no_other_from_waiting_for_a_faster_gpu(copies: Any, job: Any, snapshot: Any) -> None:
+    """A job that cannot be moved once it runs waits for a V100 that comes free soon, as under Hadar."""
+    soon = [
+        started(job(str(i), form=Form(1), steps=1000.0), n, "v100", unmovable="no checkpoints")
+        for i, n in ((1, "a"), (2, "b"))
+    ]
+    stuck = job("3", form=Form(1), steps=LONG, unmovable="no checkpoints")
+    for queue in ([*soon, stuck], [*soon, stuck, *copies(steps=10 * LONG, fork=Fork.IDLE)]):
+        assert "3" not in decide(snapshot(queue, NODES)).placements
+
+
 def test_without_forked_jobs_it_is_hadar(job: Any, snapshot: Any) -> None:
     state = snapshot([job(str(i), steps=1e4 * (i + 1)) for i in range(8)], NODES)
     ours, hadars = get("hadare").allocate(state), get("hadar", frontier=0.1).allocate(state)

@@ -28,8 +28,8 @@ class HadarE(Hadar):
     After "HadarE" (arXiv 2503.10918): a job is forked into at most one copy per node, and its copies share its steps.
     Which node gets a copy of what, and when, is our definition (:mod:`slurm_hadar.policies.hadare.deal`):
 
-    * The base plan is Hadar's, over plain jobs and one copy of each parent. So as long as there are jobs enough, each
-      GPU has the job that needs it most.
+    * The base plan is Hadar's, played forward where Hadar's own is, over plain jobs and one copy of each parent. So as
+      long as there are jobs enough, each GPU has the job that needs it most.
     * Copies that run go on where nobody else was given their GPUs; idle GPUs get the new copies that shorten their
       parent's time most (with ``objective=ttd`` or ``frontier`` above 0.5: copies of the parent that has longest to
       go), unless the parent would be done before that works twice as long as its start takes.
@@ -42,7 +42,6 @@ class HadarE(Hadar):
     ----------
     fork: ``job`` (as each job says), or for all forked jobs ``idle`` (only GPUs that the base plan leaves idle),
         ``spread`` or ``auto``.
-    frontier: lower than Hadar's own: copies share the longest jobs out at the end anyway (docs/policies.md).
 
     The other parameters are those of :class:`~slurm_hadar.policies.hadar.policy.Hadar`; with ``prices=round``,
     ``auto`` means ``idle``, since there is no price of a GPU-second to compare with.
@@ -53,7 +52,6 @@ class HadarE(Hadar):
     name: ClassVar[str] = "hadare"
     forks: ClassVar[bool] = True
 
-    frontier: float = 0.1
     fork: str = _BY_JOB
 
     def __post_init__(self) -> None:

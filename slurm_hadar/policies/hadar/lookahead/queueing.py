@@ -91,7 +91,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     if target is not None:
         queues = _critical_first(outlook, seconds, weights, queues, target)
     schedule = planned = None
-    if alone and _searchable(rules, outlook, leaning, target):
+    if _searchable(rules, outlook, leaning, target):
         toll = _toll(outlook)
         problem = Problem(outlook, seconds, weights, queues.column, queues.key, toll, target, rules.frontier)
         schedule = search(problem, before.plan, exchanges=not before.same_jobs)
