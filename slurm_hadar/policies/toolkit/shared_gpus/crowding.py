@@ -5,7 +5,7 @@ all who are there; our definition::
 
     gain = w_g own + n_g / G kept_g - sum over i there of (w_i + n_i / G) (k_i - k_i')
     own  = kept_g (1 + D / T) - 1            if the guest ends before the last of them
-           kept_g - max over i (k_i - k_i')  else
+           kept_g - max over i (k_i - k_i')  else, if it can be moved; otherwise as of a pair
 
 with k_i and k_i' what each keeps without the guest and with it
 (:mod:`slurm_hadar.policies.toolkit.shared_gpus.company`), and all else as there. All have one user, and of one at most
@@ -37,7 +37,7 @@ from slurm_hadar.policies.toolkit.shared_gpus.company import (
     may_share,
     same_gpu,
 )
-from slurm_hadar.policies.toolkit.shared_gpus.matching import Queue, Reach, able_guests, to_go_s
+from slurm_hadar.policies.toolkit.shared_gpus.matching import Queue, Reach, able_guests, goes_on_alone, to_go_s
 
 __all__ = ["Crowded", "more_guests"]
 
@@ -150,9 +150,12 @@ class _Crowding:
         ends = waiting.left_s / speed
         together_s = np.maximum(self._snapshot.round_s, np.minimum(ends, last_s))
         speed = speed * (1 - np.minimum(1.0, self._delays_s(gpu) / together_s))
-        first = speed * (1 + ahead.wait_s / waiting.left_s) - 1
-        own = np.where(ends <= last_s, first, speed - np.max(losses, axis=0))
-        return np.where(possible, waiting.weight * own + ahead.behind * speed - lost, -np.inf)
+        first = waiting.weight * (speed * (1 + ahead.wait_s / waiting.left_s) - 1)
+        stays = goes_on_alone(
+            waiting.weight, waiting.left_s, speed, together_s, wait_s=ahead.wait_s, before=ahead.before
+        )
+        outlasts = np.where(waiting.stuck, stays, waiting.weight * (speed - np.max(losses, axis=0)))
+        return np.where(possible, np.where(ends <= last_s, first, outlasts) + ahead.behind * speed - lost, -np.inf)
 
     def _delays_s(self, gpu: _Gpu) -> _Array:
         """What it costs guests to get there: nothing who is there."""
@@ -168,9 +171,10 @@ class _Crowding:
 
 @dataclass(frozen=True)
 class _Standing:
-    """How long each would wait, and how many are behind it for each GPU."""
+    """How long each would wait, and how many, for each GPU, have less to do, and more."""
 
     wait_s: _Array
+    before: _Array
     behind: _Array
 
 
@@ -183,6 +187,7 @@ class _Waiting:
         self.left_s = np.array([to_go_s(j) for j in jobs])
         self.weight = np.array([j.weight for j in jobs])
         self.slow_down = np.array([j.slow_down for j in jobs])
+        self.stuck = np.array([j.unmovable is not None for j in jobs], bool)
         self.users = np.array([j.user for j in jobs])
         self.parts = np.array([j.parts for j in jobs])
         self.away_s = np.array([j.restart_cost_s if j.running or j.done_steps > 0 else 0.0 for j in jobs])
@@ -196,7 +201,7 @@ class _Waiting:
         self._duties: dict[str, _Array] = {}
 
     def standing(self, queue: Queue) -> _Standing:
-        return _Standing(queue.wait_s(self.left_s), queue.behind(self.left_s))
+        return _Standing(queue.wait_s(self.left_s), queue.before(self.left_s), queue.behind(self.left_s))
 
     def duty(self, gpu_type: str, user: str) -> _Array:
         """Their duties; those of other users are not believed, who are not let in either."""

@@ -3,17 +3,20 @@
 What a pair is worth is our definition, and speaks of the sum of completion times, as Hadar's prices do: by how much
 that sum falls in a second of two jobs together. Of two jobs and one GPU it is exact. A guest that ends before its host
 has T to do, and would else wait D; what it does brings its end nearer by more than that, since it need not wait. One
-that ends after its host goes on alone then, and is held up as whoever is behind that. On a cluster of G GPUs every job
-behind the guest is nearer to its end, and every job behind the host is held up, by one G-th::
+that ends after its host goes on alone then, and is held up as whoever is behind that; one that cannot be moved any more
+has the GPU to its end, before all who have less to do. On a cluster of G GPUs every job behind the guest is nearer to
+its end, and every job behind the host is held up, by one G-th::
 
     gain = w_g own + n_g / G kept_g - (w_h + n_h / G) (1 - kept_h)
-    own  = kept_g (1 + D / T) - 1        if the guest ends first
-           kept_g - (1 - kept_h)         else
+    own  = kept_g (1 + D / T) - 1                                       if the guest ends first
+           kept_g - (1 - kept_h)                                        else, if it can be moved
+           D / t - (1 - kept_g) - m_g / (G w_g) (T / t - kept_g)        else
 
-with w the jobs' weights, n_g and n_h the others that wait and have more to do than the guest, and than the host, kept_h
-what the host keeps of its speed, and kept_g what the guest does of that on its fastest GPU type, less what a move there
-costs it. D is what shorter jobs that wait have to do, over G, and the rest of the job that will be done first. Of all
-pairs that gain, those of the largest sum are chosen (an assignment, in O(jobs^3) at worst).
+with w the jobs' weights, n_g and n_h the others that wait and have more to do than the guest, and than the host, m_g
+those that have less than the guest, t the time of the two together, kept_h what the host keeps of its speed, and kept_g
+what the guest does of that on its fastest GPU type, less what a move there costs it. D is what shorter jobs that wait
+have to do, over G, and the rest of the job that will be done first. Of all pairs that gain, those of the largest sum
+are chosen (an assignment, in O(jobs^3) at worst).
 
 By turns a guest may have other shares of the turns than half, and where duties are known they say what a pair keeps
 (:mod:`slurm_hadar.policies.toolkit.shared_gpus.company`).
@@ -46,7 +49,7 @@ from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import (
     patience_s,
 )
 
-__all__ = ["UNKNOWN_RUNTIME_S", "Pair", "Queue", "Reach", "able_guests", "best_pairs", "to_go_s"]
+__all__ = ["UNKNOWN_RUNTIME_S", "Pair", "Queue", "Reach", "able_guests", "best_pairs", "goes_on_alone", "to_go_s"]
 
 #: Run time on its best type that is assumed of a job whose steps nobody states or predicts, where nothing else is said.
 UNKNOWN_RUNTIME_S = 3600.0
@@ -156,9 +159,12 @@ class _Matching:
                 speed = speed * (1 - np.minimum(1.0, delays_s / together_s))
                 possible &= speed > self.floors.get(guest.job_id, -1.0)
                 first = guest_ends <= host_ends
-                own = np.where(first, speed * (1 + queue.wait_s(left_s) / left_s) - 1, speed - (1 - host_keeps))
+                wait_s, before = queue.wait_s(left_s), queue.before(left_s)
+                stays = goes_on_alone(guest.weight, left_s, speed, together_s, wait_s=wait_s, before=before)
+                outlasts = guest.weight * (speed - (1 - host_keeps)) if guest.unmovable is None else stays
+                own = np.where(first, guest.weight * (speed * (1 + wait_s / left_s) - 1), outlasts)
                 held_up = behind - (left_s > host_s) / queue.gpus
-                gain = guest.weight * own + queue.behind(left_s) * speed - held_up * (1 - host_keeps)
+                gain = own + queue.behind(left_s) * speed - held_up * (1 - host_keeps)
                 gains[number, row] = np.where(possible, gain, -np.inf)
         return gains
 
@@ -225,9 +231,22 @@ class Queue:
         """How many have more to do, for each GPU."""
         return (len(self.left_s) - np.searchsorted(self.left_s, left_s, side="right")) / self.gpus
 
+    def before(self, left_s: Any) -> Any:
+        """How many have less to do, for each GPU."""
+        return np.searchsorted(self.left_s, left_s, side="left") / self.gpus
+
     def wait_s(self, left_s: Any) -> Any:
         """How long one with so much to do would wait."""
         return self.ahead_s[np.searchsorted(self.left_s, left_s, side="left")] / self.gpus + self.free_s
+
+
+def goes_on_alone(weight: Any, left_s: Any, speed: Any, together_s: Any, *, wait_s: Any, before: Any) -> Any:
+    """What a guest gains that cannot be moved any more and ends last: by weight, for each second together.
+
+    left_s: what it has to do. speed: of its fastest, while it is a guest, for ``together_s``. wait_s: how long it would
+    else wait. before: how many, for each GPU, have less to do and wait for the rest of it then.
+    """
+    return weight * (wait_s / together_s - (1 - speed)) - before * (left_s / together_s - speed)
 
 
 def _admits(snapshot: Snapshot, job: Job, where: Placement) -> bool:

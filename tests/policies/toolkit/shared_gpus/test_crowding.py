@@ -55,6 +55,20 @@ def test_two_by_turns_do_more_than_one_where_their_duties_leave_time() -> None:
 
 
 @pytest.mark.parametrize(
+    ("unmovable", "shorter", "comes"),
+    [(None, 6, True), ("has no checkpoints", 6, False), ("has no checkpoints", 0, True)],
+)
+def test_who_cannot_leave_again_does_not_come_before_many_shorter_ones(
+    unmovable: str | None, shorter: int, comes: bool
+) -> None:
+    waiting = [job(n, user="another", steps=600.0) for n in range(4, 4 + shorter)]
+    guest = running(2, host="1")
+    plan = planned(cluster(running(1), guest, job(3, steps=1e5, unmovable=unmovable), *waiting))
+
+    assert ("3" in plan.guests) is comes
+
+
+@pytest.mark.parametrize(
     ("third", "fields"),
     [
         ({"slow_down": 1.0}, {}),

@@ -112,6 +112,20 @@ def test_who_cannot_leave_again_is_no_guest_on_a_slow_gpu(unmovable: str | None,
     assert fifo(snapshot).guests == guests
 
 
+@pytest.mark.parametrize(
+    ("unmovable", "shorter", "guests"),
+    [(None, 6, {"2": "1"}), ("has no checkpoints", 6, {}), ("has no checkpoints", 0, {"2": "1"})],
+)
+def test_who_cannot_leave_again_is_no_guest_before_many_shorter_ones(
+    unmovable: str | None, shorter: int, guests: dict[str, str]
+) -> None:
+    """It would have the GPU to its end, when its host's is come."""
+    waiting = [job(str(n), "c", 600.0, arrival=9.0) for n in range(3, 3 + shorter)]
+    snapshot = cluster(running("1"), job("2", "b", 1e5, arrival=5.0, unmovable=unmovable), *waiting)
+
+    assert fifo(snapshot).guests == guests
+
+
 def test_nobody_is_a_new_guest_on_a_node_that_is_drained() -> None:
     """Where there is no GPU to hand out at all."""
     drained = Node("n1", {"v100": 1}, available=False)
