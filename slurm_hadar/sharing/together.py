@@ -20,10 +20,10 @@ from types import FrameType
 from slurm_hadar import scratch
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.messages import COMMAND
-from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import FOLDER, SOCKET, status_of
 from slurm_hadar.sharing.broker.seats import Seat
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.server import Broker
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.declared import demand_of, seconds_of
 from slurm_hadar.sharing.gpus import VISIBLE, name_of, spread, visible
 

@@ -18,7 +18,7 @@ from slurm_hadar.errors import ConfigError
 from slurm_hadar.sharing import keeper
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.looking import status_of
-from slurm_hadar.sharing.broker.server import Limits
+from slurm_hadar.sharing.broker.settings import Limits
 from slurm_hadar.sharing.broker.wire import credentials
 from slurm_hadar.sharing.keeper import Post, keep, post_of
 from slurm_hadar.sharing.lanes import Demand
@@ -136,8 +136,7 @@ def test_who_stands_by_serves_when_the_first_has_gone(task: dict[str, str], poll
 KEEPER = """
 import os, sys
 from pathlib import Path
-from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.server import Limits
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.keeper import Post, keep
 from slurm_hadar.sharing.turns import Policy
 keep(Post(Path(sys.argv[1]), Rules(Policy.FAIR, 1000), Limits(linger_s=None)), 0, print)

@@ -20,16 +20,18 @@ from slurm_hadar.errors import ChannelError
 from slurm_hadar.fields import LONGEST_S
 from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.broker import ledger, progress
-from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Rules
+from slurm_hadar.sharing.broker.desk import Desk
+from slurm_hadar.sharing.broker.lane import EQUAL
 from slurm_hadar.sharing.broker.looking import place_of
 from slurm_hadar.sharing.broker.place import listening, locked
 from slurm_hadar.sharing.broker.rows import row
 from slurm_hadar.sharing.broker.seats import NOTHING, Note, Progress, Seat, Told
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 
-__all__ = ["Broker", "Limits"]
+__all__ = ["Broker"]
 
 NS = 1_000_000_000
 #: What needs no session. A user's next question waits so many times as long as the last one took, so that nobody's take
@@ -40,21 +42,6 @@ _STOOD_STILL_NS = NS // 2
 _AT_ONCE = 8  # lines of one process, before it is the others' turn to be heard
 #: For how long a session may be told to give way at once: who told it so may be gone.
 LONGEST_WAY_S = 60.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """``linger_s``: how long a broker stays without anybody; None: for ever. ``report_s``: how long others may wait for
-    the end of one iteration before that is said. ``kill_s``: before the process that holds the turn is killed; None:
-    never. Its memory is free only when it has ended, so that nothing less would help the others. ``all_users``: for an
-    administrator's broker; jobs believe none of another user but root."""
-
-    linger_s: float | None = 10.0
-    report_s: float = 30.0
-    kill_s: float | None = None
-    connections: int = 256
-    per_user: int = 64
-    all_users: bool = False
 
 
 @dataclass(eq=False)
@@ -391,7 +378,7 @@ class Broker:
         """Before anything depends on it: what those did whose turn nobody else wanted. Until when that is: the clock is
         read after what they tell, lest that is of later than now."""
         told = {}
-        for name in self._desk.keepers():
+        for name in self._desk.holders().keys() - self._desk.recalled().keys():
             peer = self._peers.get(name) or going
             assert peer is not None
             told[name] = peer.told()

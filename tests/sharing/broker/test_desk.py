@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.desk import EQUAL, Desk, Rules
+from slurm_hadar.sharing.broker.desk import Desk
+from slurm_hadar.sharing.broker.lane import EQUAL
 from slurm_hadar.sharing.broker.seats import Note, Progress, Told
+from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import Policy

@@ -17,10 +17,10 @@ import pytest
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import looking, progress
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.desk import Rules
 from slurm_hadar.sharing.broker.looking import FOLDER, sockets, status_of
 from slurm_hadar.sharing.broker.seats import Progress, Seat, State
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.server import Broker
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import Policy

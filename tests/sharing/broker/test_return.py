@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.broker import client, ledger
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.desk import Desk, Rules
+from slurm_hadar.sharing.broker.desk import Desk
 from slurm_hadar.sharing.broker.looking import status_of
 from slurm_hadar.sharing.broker.seats import Note, Told
+from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
 

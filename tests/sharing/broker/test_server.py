@@ -18,7 +18,7 @@ from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import client, progress, server
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.looking import give_way, status_of
-from slurm_hadar.sharing.broker.server import Limits
+from slurm_hadar.sharing.broker.settings import Limits
 from slurm_hadar.sharing.broker.wire import LONGEST, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 from tests.sharing.broker.conftest import WORK, raw, turns
