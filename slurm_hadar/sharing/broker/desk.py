@@ -196,11 +196,9 @@ class Desk:
         for lane in self._lanes.values():
             if (first := lane.hand_over(now_ns)) is not None:
                 notes.append(Note(first, Told.TURN))
-            if lane.holder is not None and lane.recalled_ns is None and self._is_recalled(lane, now_ns):
+            if lane.holder is None or lane.recalled_ns is not None:
+                continue
+            if self._admission.waits_for(lane.number) or lane.is_recall_due(now_ns):
                 lane.recalled_ns = now_ns
                 notes.append(Note(lane.holder, Told.RECALL))
         return notes
-
-    def _is_recalled(self, lane: LaneTurns, now_ns: int) -> bool:
-        """For who wants the turn, or waits for memory that the lane gives back at its boundary."""
-        return self._admission.waits_for(lane.number) or lane.is_recall_due(now_ns)
