@@ -163,7 +163,7 @@ def job_view(journal: Reader, job_id: str) -> dict[str, Any] | None:
     return {
         "job_id": job_id, "line": recorded_lines([row])[0].as_dict() if row else None,
         "wait": {**_NO_WAIT, **wait} if wait else None,
-        "record": None if record is None else asdict(record), "size": size_source(record),
+        "record": None if record is None else record.as_dict(), "size": size_source(record),
         "workload": row["workload"] if row else None,
         "speeds": journal.speeds_of(row["workload"]) if row else {},
         "runs": [{**asdict(r), "held": r.held.as_dict()} for r in runs],
