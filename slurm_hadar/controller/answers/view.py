@@ -19,8 +19,9 @@ from slurm_hadar.controller.answers.trends import Trend, trend_of
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.observe.company import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
+from slurm_hadar.controller.steering.forms import no_type, placement_of
 from slurm_hadar.controller.steering.nodes import node_facts
-from slurm_hadar.controller.steering.rules import no_type, pinned_reason, placement_of, unreadable
+from slurm_hadar.controller.steering.rules import pinned_reason, unreadable
 from slurm_hadar.controller.words import clock, in_words
 from slurm_hadar.errors import SlurmError, SlurmHidden, StoreError
 from slurm_hadar.model import EMPTY, Tier
@@ -29,8 +30,23 @@ from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
-    "TIERS", "Beat", "NodeView", "Picture", "TypeUse", "beat", "job_view", "journal_or_empty", "live_view",
-    "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "shown_lines", "silence",
+    "TIERS",
+    "Beat",
+    "NodeView",
+    "Picture",
+    "TypeUse",
+    "beat",
+    "job_view",
+    "journal_or_empty",
+    "live_view",
+    "nodes_of",
+    "picture_of",
+    "queue_view",
+    "recorded_lines",
+    "recorded_nodes",
+    "said",
+    "shown_lines",
+    "silence",
     "type_use",
 ]  # fmt: skip
 

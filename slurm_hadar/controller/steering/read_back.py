@@ -8,8 +8,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.safety.guard import Change
-from slurm_hadar.controller.steering.bounds import keeps_back
-from slurm_hadar.controller.steering.rules import TRANSIENT_HOLDS, gpus_asked
+from slurm_hadar.controller.steering.forms import gpus_asked
+from slurm_hadar.controller.steering.lessons import keeps_back
+from slurm_hadar.controller.steering.rules import TRANSIENT_HOLDS
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.parsing import fold
