@@ -12,7 +12,7 @@ from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering.vain_tries import VainTries
 from slurm_hadar.controller.words import clock
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import SlurmJob
 
 __all__ = ["Lessons", "keeps_back", "note_unfit", "of_a_known_throttle", "of_one_partition", "unfit_reason"]

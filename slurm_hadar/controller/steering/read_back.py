@@ -13,7 +13,7 @@ from slurm_hadar.controller.steering.lessons import keeps_back
 from slurm_hadar.controller.steering.rules import TRANSIENT_HOLDS
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import SlurmJob
 
 __all__ = ["Pace", "ReadBack", "Verdict", "overdue", "verdict"]

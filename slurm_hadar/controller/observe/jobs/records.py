@@ -20,7 +20,7 @@ from slurm_hadar.controller.steering.nodes import NodeFacts
 from slurm_hadar.controller.steering.rules import may_retry, out_of_scope
 from slurm_hadar.controller.words import clock
 from slurm_hadar.model import JobState, Placement
-from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 
 __all__ = ["LOST_NODE_S", "JobRecords"]
