@@ -25,7 +25,7 @@ from slurm_hadar.controller.words import clock
 from slurm_hadar.model import EMPTY, NO_NEEDS, Form, JobState, Mix, Needs, Placement
 from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import Reservation, SlurmJob
-from slurm_hadar.throughput.store import workload_key
+from slurm_hadar.throughput.measurements import workload_key
 from slurm_hadar.throughput.table import worker_batch
 
 __all__ = ["FactFinder", "JobFacts"]
