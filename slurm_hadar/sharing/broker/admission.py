@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.seats import Note, Told
+from slurm_hadar.sharing.broker.messages import Message, Notice
 from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.entry import Applicant, Entry, come_back, let_in
 from slurm_hadar.sharing.lanes import Demand, GpuMemory, at_boundary, keep, keep_no_more, release
@@ -158,7 +158,7 @@ class Admission:
         """When those who wait are let in though not all are back; None: that is not what they wait for."""
         return self._hold_ns if self._hold_ns and self._formers and self._waiting else None
 
-    def keep(self, now_ns: int) -> list[Note]:
+    def keep(self, now_ns: int) -> list[Notice]:
         """Have those keep their memory whom that harms nobody, or give it back to who waits for it, and where somebody
         needs nobody knows how much."""
         if not self._can_keep:
@@ -174,12 +174,12 @@ class Admission:
                 self._tight = memory
                 return []
             self._memory = self._in_all(kept)
-            return [Note(name, Told.KEEP) for name in sorted(new)]
+            return [Notice(name, Message.KEEP) for name in sorted(new)]
         unasked = memory.keepers - self._asked_ns.keys()
         if not unasked or (known and not self._let_in(keep_no_more(memory, memory.keepers)).entered):
             return []
         self._asked_ns.update(dict.fromkeys(unasked, now_ns))
-        return [Note(name, Told.FREE) for name in sorted(unasked)]
+        return [Notice(name, Message.FREE) for name in sorted(unasked)]
 
     def _let_in(self, memory: GpuMemory) -> Entry:
         inside = list(self._inside.values())

@@ -22,7 +22,7 @@ from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
 from slurm_hadar.sharing.broker.ledger import RETURN_S
 from slurm_hadar.sharing.broker.looking import place_of, trusted
-from slurm_hadar.sharing.broker.seats import Progress, Told
+from slurm_hadar.sharing.broker.messages import Message, Progress
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 
@@ -123,7 +123,7 @@ class Session:
             while self._sock is not None and not self._kept:
                 try:
                     self._send("want")
-                    while self._next() != Told.TURN:  # it was recalled, and given or taken back before that was read
+                    while self._next() != Message.TURN:  # it was recalled, and given or taken back before that was read
                         pass
                     self._kept = True
                     self._began(asked_ns)
@@ -212,7 +212,7 @@ class Session:
             pass
         except OSError:  # it is found out, and mended, at the next turn
             self._keep_no_more()
-        if not kept or not self._between or (self._kept and Told.RECALL not in self._told):
+        if not kept or not self._between or (self._kept and Message.RECALL not in self._told):
             return False
         self._hand_over()
         return True
@@ -249,7 +249,7 @@ class Session:
         if not self._rests.wait(seconds):
             return
         sock = self._sock
-        if sock is None or Told.RECALL in self._told:
+        if sock is None or Message.RECALL in self._told:
             time.sleep(seconds)
             return
         poll = select.poll()  # not the other thread's
@@ -332,8 +332,8 @@ class Session:
             except ValueError:
                 raise OSError(errno.EPROTO, "it is of an older release") from None
         self._take_in(data)
-        if self._told != [Told.ADMITTED] or self._file is None:
-            raise ChannelError(f"the broker at {self._path} says {self._told} where {Told.ADMITTED} is expected")
+        if self._told != [Message.ADMITTED] or self._file is None:
+            raise ChannelError(f"the broker at {self._path} says {self._told} where {Message.ADMITTED} is expected")
         self._told.clear()
 
     def _next(self) -> str:
@@ -343,8 +343,8 @@ class Session:
                 self._hear(0)
             except BlockingIOError:
                 self._look_for_another()
-        if (said := self._told.pop(0)) not in (Told.TURN, Told.RECALL):
-            raise ChannelError(f"the broker at {self._path} says {said!r} where {Told.TURN} is expected")
+        if (said := self._told.pop(0)) not in (Message.TURN, Message.RECALL):
+            raise ChannelError(f"the broker at {self._path} says {said!r} where {Message.TURN} is expected")
         return said
 
     def _await(self) -> None:
@@ -375,8 +375,8 @@ class Session:
             if said["op"] == "refused":
                 self.close()
                 raise ChannelError(f"the broker at {self._path} refuses this job: {said.get('reason')}")
-            if said["op"] in (Told.KEEP, Told.FREE):
-                self.may_keep = said["op"] == Told.KEEP
+            if said["op"] in (Message.KEEP, Message.FREE):
+                self.may_keep = said["op"] == Message.KEEP
                 self._asked = self._asked or not self.may_keep
             else:
                 self._told.append(said["op"])

@@ -18,7 +18,7 @@ from typing import Any
 
 from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.broker import progress
-from slurm_hadar.sharing.broker.seats import NOTHING, Progress, Told
+from slurm_hadar.sharing.broker.messages import NOTHING, Message, Progress
 from slurm_hadar.sharing.broker.settings import Limits
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 
@@ -67,23 +67,23 @@ class Connection:
         except OSError:
             return b""
 
-    def tell(self, told: Told) -> None:
+    def tell(self, message: Message) -> None:
         """Raises OSError where it is dead or does not read."""
-        if told is Told.ADMITTED:
+        if message is Message.ADMITTED:
             self.file, theirs = progress.made()
             self.page = progress.mapped(self.file)
             try:
-                socket.send_fds(self.sock, [encoded(told)], [theirs])
+                socket.send_fds(self.sock, [encoded(message)], [theirs])
             finally:
                 os.close(theirs)
             return
-        if self.page is not None and told in (Told.TURN, Told.RECALL):
-            progress.recall(self.page, told is Told.RECALL)
-        if told is Told.TURN and self.locked:
+        if self.page is not None and message in (Message.TURN, Message.RECALL):
+            progress.recall(self.page, message is Message.RECALL)
+        if message is Message.TURN and self.locked:
             assert self.file is not None
             self.locked = False
             progress.unlocked(self.file)
-        self.sock.send(encoded(told))
+        self.sock.send(encoded(message))
 
     def refuse(self, reason: str) -> None:
         """Say why it is dropped, if it listens."""

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.seats import NOTHING, Progress, State
+from slurm_hadar.sharing.broker.messages import NOTHING, Progress, State
 from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.turns import Policy, Standing, rank, stride
 

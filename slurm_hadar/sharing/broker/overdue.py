@@ -6,8 +6,8 @@ import contextlib
 import signal
 from collections.abc import Callable, Mapping
 
+from slurm_hadar.sharing.broker.arbiter import Arbiter
 from slurm_hadar.sharing.broker.connections import Connection
-from slurm_hadar.sharing.broker.desk import Desk
 from slurm_hadar.sharing.broker.settings import Limits
 
 __all__ = ["Overdue"]
@@ -18,14 +18,16 @@ NS = 1_000_000_000
 class Overdue:
     """``say`` is told of each that is overdue, once; its process is killed where the limits want that."""
 
-    def __init__(self, desk: Desk, connections: Mapping[str, Connection], limits: Limits, say: Callable[[str], None]):
-        self._desk, self._connections, self._limits, self._say = desk, connections, limits, say
+    def __init__(
+        self, arbiter: Arbiter, connections: Mapping[str, Connection], limits: Limits, say: Callable[[str], None]
+    ) -> None:
+        self._arbiter, self._connections, self._limits, self._say = arbiter, connections, limits, say
 
     def deadlines_ns(self) -> list[int]:
         """When :meth:`look` has something to do if nothing else happens."""
         moments = []
-        recalled = self._desk.recalled()
-        for name, since_ns in [*recalled.items(), *self._desk.asked().items()]:
+        recalled = self._arbiter.recalled()
+        for name, since_ns in [*recalled.items(), *self._arbiter.asked().items()]:
             if not self._connections[name].reported:
                 moments.append(since_ns + round(self._limits.report_s * NS) + 1)
         if self._limits.kill_s is not None:
@@ -36,10 +38,10 @@ class Overdue:
 
     def look(self, now_ns: int) -> None:
         """Say who is overdue by now, and end it where that is wanted."""
-        for name, since_ns in self._desk.asked().items():
+        for name, since_ns in self._arbiter.asked().items():
             connection, for_s = self._connections[name], (now_ns - since_ns) / NS
             self._report(connection, for_s, "has not given its cache of memory back", "who needs it waits")
-        for name, since_ns in self._desk.recalled().items():
+        for name, since_ns in self._arbiter.recalled().items():
             connection, for_s = self._connections[name], (now_ns - since_ns) / NS
             self._report(connection, for_s, "has held its turn", "the others of its lane wait")
             if self._limits.kill_s is not None and for_s > self._limits.kill_s and not connection.killed:

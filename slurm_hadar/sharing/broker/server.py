@@ -12,13 +12,13 @@ from typing import Any
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.fields import LONGEST_S
 from slurm_hadar.sharing.broker import ledger
+from slurm_hadar.sharing.broker.arbiter import Arbiter
 from slurm_hadar.sharing.broker.connections import Connection, Connections
-from slurm_hadar.sharing.broker.desk import Desk
 from slurm_hadar.sharing.broker.lane import EQUAL
 from slurm_hadar.sharing.broker.looking import place_of
+from slurm_hadar.sharing.broker.messages import Message, Notice, SessionView
 from slurm_hadar.sharing.broker.overdue import Overdue
 from slurm_hadar.sharing.broker.place import listening, locked
-from slurm_hadar.sharing.broker.seats import Note, Seat, Told
 from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.broker.status import Process, status
 from slurm_hadar.sharing.broker.wire import encoded
@@ -47,10 +47,10 @@ class Broker:
         rules: Rules,
         limits: Limits,
         say: Callable[[str], None],
-        left: Callable[[str, Seat], None] | None = None,
+        left: Callable[[str, SessionView], None] | None = None,
     ) -> None:
         self._path, self._rules, self._limits, self._say, self._left = path, rules, limits, say, left
-        self._desk = Desk(rules)
+        self._arbiter = Arbiter(rules)
         self._selector = selectors.DefaultSelector()
         self._mute = False  # that the ledger cannot be written has been said
         self._alone_since_ns = time.monotonic_ns()
@@ -62,7 +62,7 @@ class Broker:
         self._looked_ns = time.monotonic_ns()
         self._connections = Connections(self._listener, self._selector, limits, say)
         self._by_name = self._connections.by_name
-        self._overdue = Overdue(self._desk, self._by_name, limits, say)
+        self._overdue = Overdue(self._arbiter, self._by_name, limits, say)
 
     def serve(self, until: int | None = None) -> None:
         """Until nobody has been there for ``linger_s``, a signal handler's exception ends it, the descriptor ``until``
@@ -79,7 +79,7 @@ class Broker:
                 self._attend(key)
             for connection in self._connections.unparked():
                 self._hear(connection)
-            self._tell(self._desk.look(self._account()))
+            self._tell(self._arbiter.look(self._account()))
             self._overdue.look(time.monotonic_ns())
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class Broker:
         self._listener.close()
         if place_of(self._path) == self._place:
             self._path.unlink(missing_ok=True)
-            if not self._desk.in_order():
+            if not self._arbiter.in_order():
                 ledger.remove(self._path)
         self._selector.close()
         os.close(self._lock)
@@ -107,7 +107,7 @@ class Broker:
     def _timeout_s(self) -> float | None:
         now = time.monotonic_ns()
         moments = [*self._connections.deadlines_ns(), *self._overdue.deadlines_ns()]
-        if (deadline_ns := self._desk.deadline_ns()) is not None:
+        if (deadline_ns := self._arbiter.deadline_ns()) is not None:
             moments.append(deadline_ns)
         if not self._by_name and self._limits.linger_s is not None:
             moments.append(round(self._alone_since_ns + self._limits.linger_s * NS) + 1)
@@ -125,7 +125,7 @@ class Broker:
                 self._drop(key.data)
         elif key.data.name in self._formers:
             self._forget(key.data)
-            self._tell(self._desk.leave(key.data.name, self._account()))
+            self._tell(self._arbiter.leave(key.data.name, self._account()))
 
     def _hear(self, connection: Connection, data: bytes = b"") -> None:
         """Act on what it has said. Who may not say that is refused."""
@@ -137,19 +137,19 @@ class Broker:
             connection.refuse(str(error))
             self._drop(connection)
 
-    def _act(self, connection: Connection, message: dict[str, Any]) -> list[Note]:
+    def _act(self, connection: Connection, message: dict[str, Any]) -> list[Notice]:
         now = self._account()
         match message["op"]:
             case "want":
-                return self._desk.want(connection.name, now, connection.progress())
+                return self._arbiter.want(connection.name, now, connection.progress())
             case "done":
                 connection.reported = False
-                return self._desk.done(connection.name, now, connection.progress())
+                return self._arbiter.done(connection.name, now, connection.progress())
             case "join":
                 return self._join(connection, message, now)
             case "freed":
                 connection.reported = False
-                return self._desk.freed(connection.name, now)
+                return self._arbiter.freed(connection.name, now)
             case "status":
                 self._answer(connection, now)
                 return []
@@ -157,7 +157,7 @@ class Broker:
                 return self._give_way(connection.uid, message, now)
         raise ChannelError("is no op that is known: join, want, done, freed, status, give_way")
 
-    def _join(self, connection: Connection, message: dict[str, Any], now: int) -> list[Note]:
+    def _join(self, connection: Connection, message: dict[str, Any], now: int) -> list[Notice]:
         connection.label = "".join(c for c in str(message.get("label", ""))[:64] if c.isprintable())
         demand = Demand(_bytes(message, "persistent_bytes"), _bytes(message, "ephemeral_bytes"))
         total_s = message.get("total_s", 0)
@@ -167,17 +167,19 @@ class Broker:
         group, can_keep = str(message.get("group", ""))[:64], message.get("can_keep") is True
         was = self._former_of(connection, demand)
         back = was.name if was else None
-        notes = self._desk.join(connection.name, demand, round(total_s * NS), group, now, can_keep=can_keep, back=back)
+        notices = self._arbiter.join(
+            connection.name, demand, round(total_s * NS), group, now, can_keep=can_keep, back=back
+        )
         if was is not None:
             self._forget(was)
-        self._note()
-        return notes
+        self._write_ledger()
+        return notices
 
     def _answer(self, connection: Connection, now: int) -> None:
         processes = [Process(c.name, c.pid, c.uid, c.label, c.progress()) for c in self._by_name.values()]
         for name, former in self._formers.items():
             processes.append(Process(name, former.entry.pid, former.entry.uid, former.entry.label))
-        answer = status(self._desk, self._rules.policy, processes, connection.uid, now)
+        answer = status(self._arbiter, self._rules.policy, processes, connection.uid, now)
         try:
             connection.sock.send(encoded("status", **answer))
         except BlockingIOError:  # who asks and does not read gets no answer
@@ -185,24 +187,24 @@ class Broker:
         except OSError:  # gone: nobody waits for the answers to its other questions
             connection.unread.clear()
 
-    def _give_way(self, uid: int, message: dict[str, Any], now: int) -> list[Note]:
+    def _give_way(self, uid: int, message: dict[str, Any], now: int) -> list[Notice]:
         """The sessions of a job, which are its user's, give way. Any process of that user may say that of them,
         nobody else."""
         share, for_s, name = message.get("share"), message.get("for_s"), f"job {str(message.get('job', ''))[:64]}"
         for value, most in ((share, EQUAL), (for_s, LONGEST_WAY_S)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
                 raise ChannelError(f"share must be a number from 0 to {EQUAL:g}, for_s one to {LONGEST_WAY_S:g}")
-        notes = []
+        notices = []
         for one in [c for c in self._by_name.values() if c.uid == uid and f"{c.label} ".startswith(f"{name} ")]:
-            if self._desk.is_in(one.name):
-                notes += self._desk.give_way(one.name, float(share), now + round(for_s * NS), now)  # type: ignore
-        return notes
+            if self._arbiter.is_in(one.name):
+                notices += self._arbiter.give_way(one.name, float(share), now + round(for_s * NS), now)  # type: ignore
+        return notices
 
     def _expect(self, formers: list[ledger.Former]) -> None:
         until_ns = time.monotonic_ns() + round(ledger.RETURN_S * NS)
         for former in formers:
             self._formers[former.name] = former
-            self._desk.expect(former.name, former.entry.demand, former.entry.admitted, until_ns)
+            self._arbiter.expect(former.name, former.entry.demand, former.entry.admitted, until_ns)
             self._selector.register(former.process, selectors.EVENT_READ, former)
 
     def _former_of(self, connection: Connection, demand: Demand) -> ledger.Former | None:
@@ -215,17 +217,17 @@ class Broker:
         self._selector.unregister(former.process)
         os.close(former.process)
 
-    def _note(self) -> None:
+    def _write_ledger(self) -> None:
         """For the broker after this one: before anybody is told that it is let in."""
         if place_of(self._path) != self._place:  # deposed: the file is the other one's
             return
         entries = []
-        for name in self._desk.in_order():
+        for name in self._arbiter.in_order():
             if (former := self._formers.get(name)) is not None:
                 entries.append(former.entry)
-            elif (seat := self._desk.seat(name, 0)) is not None:
-                it, admitted = self._by_name[name], self._desk.is_in(name)
-                sizes = seat.demand.persistent_bytes, seat.demand.ephemeral_bytes
+            elif (view := self._arbiter.view(name, 0)) is not None:
+                it, admitted = self._by_name[name], self._arbiter.is_in(name)
+                sizes = view.demand.persistent_bytes, view.demand.ephemeral_bytes
                 entries.append(ledger.Entry(it.pid, it.began, it.mark, it.uid, it.label, *sizes, admitted))
         try:
             ledger.write(self._path, entries)
@@ -238,51 +240,51 @@ class Broker:
     def _account(self, going: Connection | None = None) -> int:
         """Before anything depends on it: what those did whose turn nobody else wanted. Until when that is: the clock is
         read after what they tell, lest that is of later than now."""
-        told, recalled = {}, self._desk.recalled()
-        for name in self._desk.holders():
+        told, recalled = {}, self._arbiter.recalled()
+        for name in self._arbiter.holders():
             if name not in recalled:
                 connection = self._by_name.get(name) or going
                 assert connection is not None
                 told[name] = connection.progress()
         now = time.monotonic_ns()
         for name, progress in told.items():
-            self._desk.kept(name, progress, now)
+            self._arbiter.kept(name, progress, now)
         return now
 
-    def _tell(self, notes: list[Note]) -> None:
-        if any(note.told is Told.ADMITTED for note in notes):
-            self._note()
-        for note in notes:
-            connection = self._by_name.get(note.name)
+    def _tell(self, notices: list[Notice]) -> None:
+        if any(notice.message is Message.ADMITTED for notice in notices):
+            self._write_ledger()
+        for notice in notices:
+            connection = self._by_name.get(notice.name)
             if connection is None:
                 continue
             try:
-                connection.tell(note.told)
+                connection.tell(notice.message)
             except OSError:  # dead, or it does not read
                 self._drop(connection)
                 continue
-            if note.told is Told.RECALL:
+            if notice.message is Message.RECALL:
                 self._take_back(connection)
 
     def _take_back(self, connection: Connection) -> None:
         """At once, if it is between two iterations; else it hears of it at the end of this one."""
-        if self._desk.keeps(connection.name, connection.progress()) and connection.lock():
-            self._tell(self._desk.take_back(connection.name, connection.progress(), time.monotonic_ns()))
+        if self._arbiter.keeps(connection.name, connection.progress()) and connection.lock():
+            self._tell(self._arbiter.take_back(connection.name, connection.progress(), time.monotonic_ns()))
 
     def _drop(self, connection: Connection) -> None:
         if not self._connections.remove(connection):
             return
         now = self._account(connection)
         connection.close()
-        seat = self._desk.seat(connection.name, now)
-        if seat is None:  # it has only looked
+        view = self._arbiter.view(connection.name, now)
+        if view is None:  # it has only looked
             return
         self._alone_since_ns = now
         if self._left is not None:
-            self._left(connection.label, seat)
-        notes = self._desk.leave(connection.name, now)
-        self._note()
-        self._tell(notes)
+            self._left(connection.label, view)
+        notices = self._arbiter.leave(connection.name, now)
+        self._write_ledger()
+        self._tell(notices)
 
 
 def _bytes(message: dict[str, Any], key: str) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from slurm_hadar.fields import LONGEST_S
-from slurm_hadar.sharing.broker.desk import Desk
-from slurm_hadar.sharing.broker.seats import NOTHING, Progress, Seat
+from slurm_hadar.sharing.broker.arbiter import Arbiter
+from slurm_hadar.sharing.broker.messages import NOTHING, Progress, SessionView
 from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import Policy
 
@@ -27,37 +27,37 @@ class Process(NamedTuple):
     told: Progress = NOTHING
 
 
-def status(desk: Desk, policy: Policy, processes: Iterable[Process], uid: int, now_ns: int) -> dict[str, Any]:
+def status(arbiter: Arbiter, policy: Policy, processes: Iterable[Process], uid: int, now_ns: int) -> dict[str, Any]:
     """For this user, who is told the labels of its own sessions; the user of the broker is told all. Times in
     seconds, memory in bytes."""
-    memory, rows = desk.memory, []
+    memory, rows = arbiter.memory, []
     for process in processes:
-        if (seat := desk.seat(process.name, now_ns)) is not None:
-            rows.append(_row(process, seat))
+        if (view := arbiter.view(process.name, now_ns)) is not None:
+            rows.append(_row(process, view))
     used_s = sum(one["used_s"] for one in rows)
     for one in rows:
         one["share"] = one["used_s"] / used_s if used_s else 0.0
         if uid not in {one["user"], os.getuid()}:
             one["label"] = ""
-    held = desk.holders()
+    held = arbiter.holders()
     lanes = []
     for lane in memory.lanes:
         holder = next((name for name in lane.members if name in held), None)
         lanes.append({"lane": lane.number, "bytes": lane.size_bytes, "sessions": list(lane.members),
                       "turn": holder, "held_s": (now_ns - held[holder]) / NS if holder else None})  # fmt: skip
-    reserved = memory.reserved_bytes + desk.absent_bytes
+    reserved = memory.reserved_bytes + arbiter.absent_bytes
     return {"policy": policy, "memory_bytes": memory.capacity_bytes, "reserved_bytes": reserved, "lanes": lanes,
             "sessions": rows}  # fmt: skip
 
 
-def _row(process: Process, seat: Seat) -> dict[str, Any]:
+def _row(process: Process, view: SessionView) -> dict[str, Any]:
     """But ``share``, which goes by all sessions."""
     return {
-        "session": process.name, "pid": process.pid, "user": process.uid, "label": process.label, "lane": seat.lane,
-        "state": seat.state, "persistent_bytes": seat.demand.persistent_bytes,
-        "ephemeral_bytes": seat.demand.ephemeral_bytes, "turns": seat.turns, "used_s": seat.used_ns / NS,
-        "measured": _measured(process.told), "gives_way": seat.gives_way, "keeps": seat.keeps,
-        "duty": _duty(seat.used_ns, process.told.away_ns),
+        "session": process.name, "pid": process.pid, "user": process.uid, "label": process.label, "lane": view.lane,
+        "state": view.state, "persistent_bytes": view.demand.persistent_bytes,
+        "ephemeral_bytes": view.demand.ephemeral_bytes, "turns": view.turns, "used_s": view.used_ns / NS,
+        "measured": _measured(process.told), "gives_way": view.gives_way, "keeps": view.keeps,
+        "duty": _duty(view.used_ns, process.told.away_ns),
     }  # fmt: skip
 
 

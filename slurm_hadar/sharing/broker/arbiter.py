@@ -8,15 +8,15 @@ from __future__ import annotations
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker.admission import Admission
 from slurm_hadar.sharing.broker.lane import EQUAL, LaneTurns
-from slurm_hadar.sharing.broker.seats import NOTHING, Note, Progress, Seat, State, Told
+from slurm_hadar.sharing.broker.messages import NOTHING, Message, Notice, Progress, SessionView, State
 from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.entry import Applicant
 from slurm_hadar.sharing.lanes import Demand, GpuMemory, is_safe
 
-__all__ = ["Desk"]
+__all__ = ["Arbiter"]
 
 
-class Desk:
+class Arbiter:
     """The state of one GPU. Every method returns whom to tell what; ChannelError is raised for what a session may not
     ask, and changes nothing."""
 
@@ -57,26 +57,26 @@ class Desk:
         *,
         can_keep: bool = False,
         back: str | None = None,
-    ) -> list[Note]:
+    ) -> list[Notice]:
         """A session asks to be let in; it is told ``ADMITTED``, now or later. One that ``can_keep`` its ephemeral
         memory may be told ``KEEP`` and ``FREE`` at any time, and answers the latter (:meth:`freed`). ``back``: which of
         those it is that were expected."""
         at_once = self._admission.join(name, demand, total_ns, group, now_ns, can_keep, back)
-        seated = [self._seated(at_once, now_ns)] if at_once is not None else []
-        return seated + self._settle(now_ns)
+        entered = [self._entered(at_once, now_ns)] if at_once is not None else []
+        return entered + self._settle(now_ns)
 
-    def freed(self, name: str, now_ns: int) -> list[Note]:
+    def freed(self, name: str, now_ns: int) -> list[Notice]:
         """A session has given back what it kept, and gives its ephemeral memory back with each turn."""
         self._its_lane(name)
         self._admission.freed(name)
         return self._settle(now_ns)
 
-    def want(self, name: str, now_ns: int, told: Progress = NOTHING) -> list[Note]:
+    def want(self, name: str, now_ns: int, told: Progress = NOTHING) -> list[Notice]:
         """A session asks for a turn; it is told ``TURN``, now or later. What it has ``told`` until now is settled."""
         self._its_lane(name).want(name, told)
         return self._settle(now_ns)
 
-    def done(self, name: str, now_ns: int, told: Progress = NOTHING) -> list[Note]:
+    def done(self, name: str, now_ns: int, told: Progress = NOTHING) -> list[Notice]:
         """A session's turn is over: a boundary of its lane. However little it has ``told``, a turn was an iteration."""
         lane = self._its_lane(name)
         return self._boundary(lane, now_ns) if lane.done(name, told, now_ns) else []
@@ -85,13 +85,13 @@ class Desk:
         """What the holder of a turn that was not recalled has done, as it told it no later than now."""
         self._its_lane(name).kept(name, told, now_ns)
 
-    def take_back(self, name: str, told: Progress, now_ns: int) -> list[Note]:
+    def take_back(self, name: str, told: Progress, now_ns: int) -> list[Notice]:
         """The recalled turn of a session between two iterations, which can begin none before it is given the next."""
         lane = self._its_lane(name)
         lane.take_back(name, told, now_ns)
         return self._boundary(lane, now_ns)
 
-    def leave(self, name: str, now_ns: int) -> list[Note]:
+    def leave(self, name: str, now_ns: int) -> list[Notice]:
         """A session is gone, whatever it was doing; one that is not there is gone already."""
         self._giving_way.pop(name, None)
         self._admission.leave(name)
@@ -103,7 +103,7 @@ class Desk:
                 self._admission.at_boundary(lane.number)
         return self._settle(now_ns)
 
-    def give_way(self, name: str, share: float, until_ns: int, now_ns: int) -> list[Note]:
+    def give_way(self, name: str, share: float, until_ns: int, now_ns: int) -> list[Notice]:
         """A session has this share of the turns beside another until then, 0 to a half; a half ends it. Then it goes on
         level with the others; what it has given up is not made up for."""
         lane = self._its_lane(name)
@@ -114,7 +114,7 @@ class Desk:
             lane.level(name)
         return self._settle(now_ns)
 
-    def look(self, now_ns: int) -> list[Note]:
+    def look(self, now_ns: int) -> list[Notice]:
         """What the passing of time has brought; to be called at :meth:`deadline_ns`, after :meth:`kept`."""
         for lane in self._lanes.values():
             lane.look(now_ns)
@@ -147,13 +147,13 @@ class Desk:
         may not have heard of it, and has a right to one."""
         return self._its_lane(name).keeps(name, told)
 
-    def seat(self, name: str, now_ns: int) -> Seat | None:
+    def view(self, name: str, now_ns: int) -> SessionView | None:
         """Where a session stands; None for one that has not joined."""
         admission = self._admission
         if (demand := admission.waits(name)) is not None:
-            return Seat(None, State.WAITING, demand, 0, 0)
+            return SessionView(None, State.WAITING, demand, 0, 0)
         if (demand := admission.absent(name)) is not None:
-            return Seat(None, State.ABSENT, demand, 0, 0)
+            return SessionView(None, State.ABSENT, demand, 0, 0)
         if (lane := self._lane_of.get(name)) is None:
             return None
         member, state = lane.members[name], lane.state(name)
@@ -161,7 +161,7 @@ class Desk:
         used_ns = member.used_ns + under_way * (now_ns - lane.since_ns)
         gives_way = member.share if member.share < EQUAL else None
         demand, keeps = self.memory.demands[name], name in self.memory.keepers
-        return Seat(lane.number, state, demand, member.turns + under_way, used_ns, gives_way, keeps)
+        return SessionView(lane.number, state, demand, member.turns + under_way, used_ns, gives_way, keeps)
 
     def is_in(self, name: str) -> bool:
         """Whether a session has joined and been let in."""
@@ -176,29 +176,29 @@ class Desk:
             raise ChannelError("has not been admitted")
         return lane
 
-    def _seated(self, applicant: Applicant, now_ns: int) -> Note:
+    def _entered(self, applicant: Applicant, now_ns: int) -> Notice:
         number = self.memory.lane_of(applicant.name).number
         lane = self._lanes.setdefault(number, LaneTurns(self._rules, number, now_ns))
         lane.join(applicant.name, applicant.standing)
         self._lane_of[applicant.name] = lane
-        return Note(applicant.name, Told.ADMITTED)
+        return Notice(applicant.name, Message.ADMITTED)
 
-    def _boundary(self, lane: LaneTurns, now_ns: int) -> list[Note]:
+    def _boundary(self, lane: LaneTurns, now_ns: int) -> list[Notice]:
         self._admission.at_boundary(lane.number)
         return self._settle(now_ns)
 
-    def _settle(self, now_ns: int) -> list[Note]:
+    def _settle(self, now_ns: int) -> list[Notice]:
         for name in [name for name, until_ns in self._giving_way.items() if now_ns >= until_ns]:
             del self._giving_way[name]
             self._its_lane(name).level(name)
-        notes = [self._seated(applicant, now_ns) for applicant in self._admission.enter(now_ns)]
-        notes += self._admission.keep(now_ns)
+        notices = [self._entered(applicant, now_ns) for applicant in self._admission.enter(now_ns)]
+        notices += self._admission.keep(now_ns)
         for lane in self._lanes.values():
             if (first := lane.hand_over(now_ns)) is not None:
-                notes.append(Note(first, Told.TURN))
+                notices.append(Notice(first, Message.TURN))
             if lane.holder is None or lane.recalled_ns is not None:
                 continue
             if self._admission.waits_for(lane.number) or lane.is_recall_due(now_ns):
                 lane.recalled_ns = now_ns
-                notes.append(Note(lane.holder, Told.RECALL))
-        return notes
+                notices.append(Notice(lane.holder, Message.RECALL))
+        return notices
