@@ -14,7 +14,7 @@ import zmq
 
 from slurm_hadar.tuning.trial.wire import MOST_BYTES
 
-__all__ = ["Desk", "Message"]
+__all__ = ["Channel", "Message"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Message:
     said: dict[str, Any]
 
 
-class Desk:
+class Channel:
     """``everywhere``: processes on other nodes are to reach it, too. Who has not the token is not heard."""
 
     def __init__(self, everywhere: bool) -> None:
