@@ -58,8 +58,7 @@ class Meter:
     which this process did not look either: who suspends a job (``scontrol suspend``) stops both.
     """
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._moments: deque[tuple[float, int]] = deque()
         self._looked: float | None = None
 
@@ -80,7 +79,7 @@ class Meter:
             moments.clear()
         if not moments or steps > moments[-1][1]:
             moments.append((now, steps))
-        while len(moments) > 3 and now - moments[1][0] > self._window_s:
+        while len(moments) > 3 and now - moments[1][0] > WINDOW_S:
             moments.popleft()
 
     def rate(self, now: float) -> float | None:

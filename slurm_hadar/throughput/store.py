@@ -315,14 +315,13 @@ class ThroughputStore:
         source: str,
         at: float,
         *,
-        spread: bool = False,
         user: str = "",
     ) -> None:
-        """Keep an estimate for jobs of ``user``, to be compared with the truth later; ignored once something was
-        measured for the pair, and where it is no rate or gang that there could be."""
+        """Keep an estimate for jobs of ``user`` on one node, to be compared with the truth later; ignored once
+        something was measured for the pair, and where it is no rate or gang that there could be."""
         if not storable(steps_per_s) or gpus > _MOST_GPUS:
             return
-        values = _values(workload, user, gpu_type, gpus, spread, steps_per_s, at)
+        values = _values(workload, user, gpu_type, gpus, spread=False, steps_per_s=steps_per_s, at=at)
         with self._errors("written"), self._connection:
             self._connection.execute(_ESTIMATE, {**values, "source": source})
 

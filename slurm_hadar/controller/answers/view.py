@@ -65,6 +65,7 @@ _SAME = (
     "job_id", "user", "name", "state", "gpus", "steps_per_s", "arrival", "restarts", "moves", "size", "partition",
     "started",
 )  # fmt: skip
+_MOST_SHOWN = 2000  # jobs of the journal on a terminal
 _SILENT_AFTER = 3  # rounds that did not come
 
 
@@ -137,8 +138,8 @@ class Picture:
     trend: Trend = field(default_factory=Trend)
 
 
-def picture_of(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
-    """One look for a terminal: at Slurm, or at ``most`` jobs of the journal where Slurm does not answer."""
+def picture_of(backend: Backend, config: Config, now: float) -> Picture:
+    """One look for a terminal: at Slurm, or at the journal's first jobs where Slurm does not answer."""
     journal, journal_fault = journal_or_empty(config)
     try:
         last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
@@ -147,7 +148,7 @@ def picture_of(backend: Backend, config: Config, now: float, most: int = 2000) -
             lines, nodes = live_view(backend, config, journal)
             total, waiting, fault = len(lines), sum(1 for line in lines if line.state == "pending"), ""
         except SlurmError as error:
-            rows, total = journal.queue_page(limit=most)
+            rows, total = journal.queue_page(limit=_MOST_SHOWN)
             lines, nodes, fault = recorded_lines(rows), recorded_nodes(journal), str(error)
             waiting = journal.queue_counts("state").get("pending", 0)
     finally:

@@ -112,9 +112,9 @@ class Reader(Summaries):
         rows = self._query("SELECT parent, number, steps, total, closer FROM forks")
         return numbers_only({parent: tuple(rest) for parent, *rest in rows})
 
-    def trainings(self, last: int = 20) -> list[dict[str, Any]]:
-        """What became of predictors' trainings, the newest first: began, ended, version, predictor, detail."""
-        return self._rows("SELECT * FROM trainings ORDER BY began DESC LIMIT ?", (last,))
+    def trainings(self) -> list[dict[str, Any]]:
+        """What became of predictors' last 20 trainings, the newest first: began, ended, version, predictor, detail."""
+        return self._rows("SELECT * FROM trainings ORDER BY began DESC LIMIT 20")
 
     def load_memory(self, owner: str) -> str | None:
         """What :meth:`save_memory` kept for ``owner``; None if another one's was kept since."""
@@ -211,13 +211,13 @@ class Reader(Summaries):
 
     # What the last rounds saw
 
-    def job_ids(self, prefix: str, most: int = 200) -> list[str]:
-        """Ids that begin with ``prefix``, the newest jobs first."""
+    def job_ids(self, prefix: str) -> list[str]:
+        """Ids that begin with ``prefix``, the newest jobs first, 200 at the most."""
         begins = prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         rows = self._query(
             "SELECT job_id FROM jobs WHERE job_id LIKE ? ESCAPE '\\' "
-            "ORDER BY CAST(job_id AS INTEGER) DESC, job_id LIMIT ?",
-            (begins, most),
+            "ORDER BY CAST(job_id AS INTEGER) DESC, job_id LIMIT 200",
+            (begins,),
         )
         return [job_id for (job_id,) in rows]
 
@@ -339,13 +339,13 @@ class Reader(Summaries):
             (since, since, step_s, step_s, since),
         )
 
-    def last_moves(self, last: int = 10) -> list[dict[str, Any]]:
-        """The last decisions to start, move or stop a job, the newest first, each with the ``mode`` of its round."""
+    def last_moves(self) -> list[dict[str, Any]]:
+        """The last ten starts, moves and stops that were decided, the newest first, with the ``mode`` of the round."""
         return self._decisions(
             "SELECT d.round, d.time, d.job_id, d.kind, d.old, d.new, d.why, d.price, d.payoff, r.mode FROM decisions d "
             "LEFT JOIN rounds r USING (round) WHERE d.kind IN ('start', 'move', 'preempt') "
-            "ORDER BY d.time DESC, d.rowid DESC LIMIT ?",
-            (last,),
+            "ORDER BY d.time DESC, d.rowid DESC LIMIT 10",
+            (),
         )
 
     def _decisions(self, sql: str, args: tuple[Any, ...]) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ PLAN_FILE = "plan.json"
 HEARTBEAT_S = 1.0
 STALE_S = 10.0
 _COMMIT = re.compile(r"commit-(\d{6,18})\.json")
+_KEPT = 2  # commits stay
 _MOST_BYTES = 2**24
 
 
@@ -137,13 +138,12 @@ class MeetingDirectory:
 
     Parameters
     ----------
-    directory: made if need be. copy: this copy's number. keep: how many commits stay.
+    directory: made if need be. copy: this copy's number.
     """
 
-    def __init__(self, directory: Path, copy: int, keep: int = 2) -> None:
+    def __init__(self, directory: Path, copy: int) -> None:
         self.directory = Path(directory)
         self.copy = copy
-        self._keep = keep
         self._known: Commit | None = None
         own.make(self.directory)
         own.make(self.directory / "alive")
@@ -250,7 +250,7 @@ class MeetingDirectory:
         """Remove what nobody needs any more. Names go first, so that nothing half removed is taken for whole."""
         kept: set[str] = set()
         for number in sorted(self._numbers(), reverse=True):
-            commit = self._read(number) if len(kept) < self._keep else None
+            commit = self._read(number) if len(kept) < _KEPT else None
             if commit is not None:
                 kept.add(commit.weights)
             elif number < newest:
