@@ -50,6 +50,7 @@ class Measurement:
 
     @property
     def shared(self) -> bool:
+        """Whether it is the median of several users'."""
         return self.users > 1
 
     @property
@@ -86,6 +87,7 @@ class Known:
     medians: list[Measurement] = field(default_factory=list)
 
     def of(self, user: str) -> list[Measurement]:
+        """What jobs of this user go by: its own, and others' medians of what it has not measured."""
         own = self.by_user.get(user, [])
         pairs = {m.pair for m in own}
         return sorted([*own, *(m for m in self.medians if m.pair not in pairs)], key=order_of)
@@ -119,5 +121,6 @@ def median_of(same: list[Measurement]) -> Measurement:
 
 
 def order_of(measured: Measurement) -> tuple[str, int, int, int, str]:
+    """By what it was measured on; of the same, who measured it."""
     nodes = measured.nodes or 1
     return measured.gpu_type, measured.gpus, nodes if measured.spread else 0, measured.users, measured.user

@@ -124,6 +124,7 @@ class Reader(Summaries):
     # What people ask
 
     def rounds(self, last: int = 20) -> list[dict[str, Any]]:
+        """The newest first, each with its number as ``round``; what cannot be read is left out."""
         rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
         return [{"round": number, **content} for number, text in rows if (content := row_round(text)) is not None]
 
@@ -193,18 +194,22 @@ class Reader(Summaries):
         }
 
     def wait(self, job_id: str) -> dict[str, Any] | None:
+        """Why a job waits, with the ``round`` that said so; None if nothing is known."""
         for number, text in self._query("SELECT round, record FROM waits WHERE job_id = ?", (job_id,)):
             return {"round": number, **content} if (content := row_object(text)) is not None else None
         return None
 
     def waits(self) -> dict[str, dict[str, Any]]:
+        """{job: why it waits} of the last round that planned."""
         rows = self._query("SELECT job_id, record FROM waits")
         return {job: content for job, text in rows if (content := row_object(text)) is not None}
 
     def prices(self) -> dict[tuple[str, str], float]:
+        """{(node, GPU type): price}, as last planned."""
         return {(n, t): p for n, t, p in self._query("SELECT node, gpu_type, price FROM prices")}
 
     def job(self, job_id: str) -> JobRecord | None:
+        """What is remembered of a job; None if nothing is, or it cannot be read."""
         for (text,) in self._query("SELECT record FROM jobs WHERE job_id = ?", (job_id,)):
             return row_record(JobRecord, text)
         return None
@@ -263,6 +268,7 @@ class Reader(Summaries):
         )
 
     def queue_row(self, job_id: str) -> dict[str, Any] | None:
+        """A job as the last round saw it, ``wait`` beside it as JSON; None if it was not there."""
         rows = self._rows(
             "SELECT q.*, w.record AS wait FROM queue q LEFT JOIN waits w USING (job_id) WHERE q.job_id = ?", (job_id,)
         )

@@ -316,6 +316,7 @@ class WriteOutcome(enum.StrEnum):
 
     @property
     def failed(self) -> bool:
+        """Whether it failed, as far as is known; one that came too late did not."""
         return self not in (WriteOutcome.OK, WriteOutcome.OVERTAKEN)
 
 

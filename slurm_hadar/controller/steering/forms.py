@@ -130,6 +130,7 @@ def node_range(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: Nod
 
 
 def is_elastic(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook) -> bool:
+    """Whether the job may be given other sizes: its comment names some, and Slurm can change its shape."""
     whole = record.workers > 0 and not job.shards
     return comment.gpus is not None and whole and size_kept(job, record, nodes) is None
 

@@ -47,6 +47,7 @@ class ReadBack:
         return self.begins.get(job_id) if job is None else job.eligible
 
     def waits(self, job_id: str) -> bool:
+        """Whether the job waits to be started; one that was not seen does if it was put off."""
         job = self.jobs.get(job_id)
         return job_id in self.begins if job is None else job.state is JobState.PENDING
 

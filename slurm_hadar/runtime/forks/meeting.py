@@ -79,6 +79,7 @@ class Commit:
 
     @property
     def complete(self) -> bool:
+        """Whether no step is left to do."""
         return not self.to_do
 
     def to_json(self) -> str:
@@ -120,10 +121,12 @@ class Offer:
 
     @property
     def steps(self) -> int:
+        """How many it has made."""
         return count(self.spans)
 
     @property
     def rate(self) -> float:
+        """Steps per second; 0 where no time passed."""
         return self.steps / self.seconds if self.seconds > 0 else 0.0
 
     def header(self) -> str:
@@ -167,6 +170,7 @@ class MeetingDirectory:
         return newest if newest is not None and newest.number > number else None
 
     def path_of(self, commit: Commit) -> Path:
+        """The file of a commit's weights."""
         return self.directory / commit.weights
 
     def check(self, commit: Commit) -> str | None:
@@ -309,6 +313,7 @@ class MeetingDirectory:
         self._mark(number, "close")
 
     def closing(self, number: int) -> bool:
+        """Whether :meth:`close` was called, by whichever copy."""
         return (self._period(number) / "close").exists()
 
     def _mark(self, number: int, name: str) -> None:
@@ -350,6 +355,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
+        """This copy lives no more; at once, for those who look."""
         self._stop.set()
         self._thread.join()
         with contextlib.suppress(OSError):

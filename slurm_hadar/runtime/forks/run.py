@@ -133,7 +133,8 @@ class ForkedRun:
 
     @property
     def step(self) -> int:
-        # what others make within a period is reckoned, and a script that takes the training for done leaves too early
+        """Steps of the whole job, as far as is known: what others make within a period is reckoned, and counts as the
+        last one only once it is committed, lest a script that takes the training for done leaves too early."""
         return min(self._clock.step, self.total_steps if self._commit.complete else self.total_steps - 1)
 
     @property

@@ -121,6 +121,7 @@ class Dispatcher:
         return 0 if self._scheduler is None else self._scheduler.queued
 
     def start(self) -> None:
+        """Start the first workers, and look after them."""
         self._pool.start(self._places)
         self._look()
         if self.options.workers.least < self.options.workers.most:
@@ -129,10 +130,12 @@ class Dispatcher:
 
     @property
     def ready(self) -> bool:
+        """Whether there is a worker, and the server is not ending."""
         return bool(self._workers) and not self.draining
 
     @property
     def infos(self) -> Mapping[str, ModelInfo]:
+        """The models by name, as the workers have told of them; empty before one is ready."""
         return self._models.infos
 
     def examples(self, model: str) -> list[tuple[str, dict[str, Any]]]:

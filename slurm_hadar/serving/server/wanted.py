@@ -12,7 +12,7 @@ __all__ = ["WantedWorkers"]
 
 class WantedWorkers:
     """Written where the agent looks. Of a server whose number of workers is fixed, and where there is no agent or no
-    room for its page, there is none.
+    room for its page, nobody is told.
 
     Parameters
     ----------

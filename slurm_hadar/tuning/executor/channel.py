@@ -66,6 +66,7 @@ class Channel:
             return None
 
     def answer(self, message: Message, value: Any = None, error: str | None = None) -> None:
+        """To one that asks; with an ``error`` it raises that."""
         said = {"ok": value} if error is None else {"error": error}
         self.socket.send_multipart([message.sender, b"", json.dumps(said).encode()])
 
