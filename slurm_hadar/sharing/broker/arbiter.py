@@ -81,9 +81,9 @@ class Arbiter:
         lane = self._its_lane(name)
         return self._boundary(lane, now_ns) if lane.done(name, told, now_ns) else []
 
-    def kept(self, name: str, told: Progress, now_ns: int) -> None:
+    def account(self, name: str, told: Progress, now_ns: int) -> None:
         """What the holder of a turn that was not recalled has done, as it told it no later than now."""
-        self._its_lane(name).kept(name, told, now_ns)
+        self._its_lane(name).account(name, told, now_ns)
 
     def take_back(self, name: str, told: Progress, now_ns: int) -> list[Notice]:
         """The recalled turn of a session between two iterations, which can begin none before it is given the next."""
@@ -115,7 +115,7 @@ class Arbiter:
         return self._settle(now_ns)
 
     def look(self, now_ns: int) -> list[Notice]:
-        """What the passing of time has brought; to be called at :meth:`deadline_ns`, after :meth:`kept`."""
+        """What the passing of time has brought; to be called at :meth:`deadline_ns`, after :meth:`account`."""
         for lane in self._lanes.values():
             lane.look(now_ns)
         return self._settle(now_ns)
@@ -142,10 +142,10 @@ class Arbiter:
         """Who was asked for the memory that it keeps and has not answered, and since when."""
         return self._admission.asked_ns
 
-    def keeps(self, name: str, told: Progress) -> bool:
+    def has_iterated(self, name: str, told: Progress) -> bool:
         """Whether a session with the turn has ended an iteration since it was given it: who has just been given it
         may not have heard of it, and has a right to one."""
-        return self._its_lane(name).keeps(name, told)
+        return self._its_lane(name).has_iterated(name, told)
 
     def view(self, name: str, now_ns: int) -> SessionView | None:
         """Where a session stands; None for one that has not joined."""

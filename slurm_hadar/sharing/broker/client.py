@@ -77,7 +77,7 @@ class Session:
         self._file: int | None = None
         self._page: mmap.mmap | None = None
         self._says = select.poll()
-        self._kept = False
+        self._has_turn = False
         self._rests = threading.Event()  # it keeps its turn, and is or was between two iterations
         self._progress = Progress()
         self._first_ns: int | None = None  # when it first asked for a turn
@@ -114,18 +114,18 @@ class Session:
             self._come_back()
         elif self._sock is None and asked_ns >= self._again_ns:
             self._look_again()
-        if self._kept and not (self._settle and self.heed()) and self._locked():
+        if self._has_turn and not (self._settle and self.heed()) and self._locked():
             self._began(asked_ns)
             self._write()
             return
-        self._keep_no_more()
+        self._lose_turn()
         try:
-            while self._sock is not None and not self._kept:
+            while self._sock is not None and not self._has_turn:
                 try:
                     self._send("want")
                     while self._next() != Message.TURN:  # it was recalled, and given or taken back before that was read
                         pass
-                    self._kept = True
+                    self._has_turn = True
                     self._began(asked_ns)
                 except OSError:
                     self._come_back()
@@ -181,7 +181,7 @@ class Session:
         job's ephemeral memory its own; it returns the nanoseconds of the GPU's work that were not told of yet, and
         those that the hand-over costs the GPU. Where there is one, the turn ends between two iterations only in
         :meth:`heed`. ``spent_ns`` is how long the GPU worked since it was last told; None: as long as the turn took."""
-        if os.getpid() != self._pid or not self._kept:
+        if os.getpid() != self._pid or not self._has_turn:
             return
         now, so_far = time.monotonic_ns(), self._progress
         spent_ns = now - so_far.began_ns if spent_ns is None else spent_ns
@@ -197,13 +197,14 @@ class Session:
             return
         if settle is None:
             self._unlock()
-        if not self.heed() and self._kept:  # last: whom the broker has recalled before the lock was free, it waits for
+        # last: whom the broker has recalled before the lock was free, it waits for
+        if not self.heed() and self._has_turn:
             self._rests.set()
 
     def heed(self) -> bool:
         """Hand the turn over if the broker has asked for it and the job is between two iterations; whether it has. What
         is kept is given back if it has asked for that."""
-        kept = self._kept
+        had = self._has_turn
         if os.getpid() != self._pid or self._sock is None or not (self._told or self._says.poll(0)):
             return False
         try:
@@ -211,8 +212,8 @@ class Session:
         except BlockingIOError:
             pass
         except OSError:  # it is found out, and mended, at the next turn
-            self._keep_no_more()
-        if not kept or not self._between or (self._kept and Message.RECALL not in self._told):
+            self._lose_turn()
+        if not had or not self._between or (self._has_turn and Message.RECALL not in self._told):
             return False
         self._hand_over()
         return True
@@ -224,7 +225,7 @@ class Session:
 
     def _hand_over(self) -> None:
         self._told.clear()
-        self._keep_no_more()
+        self._lose_turn()
         try:
             if self._settle is not None:
                 spent_ns, switch_ns = self._settle()
@@ -236,8 +237,8 @@ class Session:
                 self._send("done")
             self._unlock()
 
-    def _keep_no_more(self) -> None:
-        self._kept = False
+    def _lose_turn(self) -> None:
+        self._has_turn = False
         self._rests.clear()
 
     def _unlock(self) -> None:
@@ -265,7 +266,7 @@ class Session:
         if self._file is not None:
             os.close(self._file)
             self._file = self._page = None
-        self._keep_no_more()
+        self._lose_turn()
 
     def _come_back(self, patience_s: float | None = None) -> None:
         until = time.monotonic() + (self._return_s if patience_s is None else patience_s)

@@ -75,7 +75,7 @@ class LaneTurns:
     recalled_ns: int | None = None
     _given_ns: int = 0
     _charged_ns: int = 0  # of it
-    _kept: bool = False  # for more than one iteration
+    _iterated: bool = False  # once at least
     _rests: bool = False  # between two of them
     _rested_ns: int = 0  # since when
     _looked_ns: int = 0
@@ -114,21 +114,21 @@ class LaneTurns:
             return False
         if self.holder != name:
             raise ChannelError("has no turn that could be over")
-        iterations = max(told.iterations - member.seen.iterations, 0 if self._kept else 1)
+        iterations = max(told.iterations - member.seen.iterations, 0 if self._iterated else 1)
         self._charge(member, max(now_ns - self.since_ns, told.used_ns - member.seen.used_ns), iterations, now_ns)
         self.free(now_ns)
         return True
 
-    def kept(self, name: str, told: Progress, now_ns: int) -> None:
+    def account(self, name: str, told: Progress, now_ns: int) -> None:
         """What the holder of a turn that was not recalled has done, as it told it no later than now."""
         member = self.members[name]
         iterations = max(0, told.iterations - member.seen.iterations)
-        if not iterations and not self._kept:  # it is in its first
+        if not iterations and not self._iterated:  # it is in its first
             return
         used_ns = told.used_ns - member.seen.used_ns
         member.seen = told
         if iterations or used_ns > 0:  # its numbers may have been read while it wrote them
-            self._kept = True
+            self._iterated = True
             self._charge(member, used_ns, iterations, now_ns)
             for other in self.members.values():  # there was a boundary at which they did not ask
                 other.away = other.away or not (other.wants or other is member)
@@ -139,7 +139,7 @@ class LaneTurns:
     def take_back(self, name: str, told: Progress, now_ns: int) -> None:
         """The recalled turn of a session between two iterations, which can begin none before it is given the next."""
         since_ns = self.since_ns
-        self.kept(name, told, now_ns)
+        self.account(name, told, now_ns)
         self.members[name].taken_back = True
         self.free(min(now_ns, max(since_ns, told.ended_ns)))
 
@@ -147,9 +147,9 @@ class LaneTurns:
         """Nobody has the turn since then."""
         self.holder, self.since_ns = None, since_ns
 
-    def keeps(self, name: str, told: Progress) -> bool:
+    def has_iterated(self, name: str, told: Progress) -> bool:
         """Whether a session with the turn has ended an iteration since it was given it."""
-        return self._kept or told.iterations > self.members[name].seen.iterations
+        return self._iterated or told.iterations > self.members[name].seen.iterations
 
     def give_way(self, name: str, share: float) -> None:
         """A session has this share of the turns beside another from now on; less than a half."""
@@ -162,7 +162,7 @@ class LaneTurns:
         _catch_up(member, [other for other in self.members.values() if other is not member])
 
     def look(self, now_ns: int) -> None:
-        """Time has passed, and :meth:`kept` has told what the holder did in it."""
+        """Time has passed, and :meth:`account` has told what the holder did in it."""
         self._looked_ns = now_ns
 
     def hand_over(self, now_ns: int) -> str | None:
@@ -178,7 +178,7 @@ class LaneTurns:
             return None
         present[first].wants = False
         self.holder, self.since_ns, self.recalled_ns = first, now_ns, None
-        self._given_ns, self._charged_ns, self._kept, self._rests = now_ns, 0, False, False
+        self._given_ns, self._charged_ns, self._iterated, self._rests = now_ns, 0, False, False
         return first
 
     def is_recall_due(self, now_ns: int) -> bool:

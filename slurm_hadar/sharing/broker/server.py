@@ -248,7 +248,7 @@ class Broker:
                 told[name] = connection.progress()
         now = time.monotonic_ns()
         for name, progress in told.items():
-            self._arbiter.kept(name, progress, now)
+            self._arbiter.account(name, progress, now)
         return now
 
     def _tell(self, notices: list[Notice]) -> None:
@@ -268,7 +268,7 @@ class Broker:
 
     def _take_back(self, connection: Connection) -> None:
         """At once, if it is between two iterations; else it hears of it at the end of this one."""
-        if self._arbiter.keeps(connection.name, connection.progress()) and connection.lock():
+        if self._arbiter.has_iterated(connection.name, connection.progress()) and connection.lock():
             self._tell(self._arbiter.take_back(connection.name, connection.progress(), time.monotonic_ns()))
 
     def _drop(self, connection: Connection) -> None:

@@ -50,11 +50,11 @@ def test_a_turn_goes_to_one_of_a_lane_at_a_time() -> None:
 def test_a_turn_that_nobody_else_asks_for_is_kept_and_charged_for_as_its_holder_tells() -> None:
     arbiter = _arbiter(Policy.FAIR, "a", "b")
     arbiter.want("a", 0)
-    arbiter.kept("a", Progress(5, 5 * MS, 6 * MS, 6 * MS), 7 * MS)
+    arbiter.account("a", Progress(5, 5 * MS, 6 * MS, 6 * MS), 7 * MS)
 
     view = arbiter.view("a", 7 * MS)
     assert view is not None and (view.state, view.turns, view.used_ns) == ("keeps", 5, 5 * MS)
-    arbiter.kept("a", Progress(6, 6 * MS, 8 * MS, 7 * MS), 9 * MS)  # it is in the next one
+    arbiter.account("a", Progress(6, 6 * MS, 8 * MS, 7 * MS), 9 * MS)  # it is in the next one
     assert arbiter.want("b", 9 * MS) == [Notice("a", Message.RECALL)]
     assert arbiter.recalled() == {"a": 9 * MS}
     assert arbiter.done("a", 10 * MS, Progress(7, 7 * MS, 8 * MS, 10 * MS)) == [Notice("b", Message.TURN)]
@@ -89,13 +89,13 @@ def test_an_iteration_is_charged_for_once_whenever_it_is_looked_at(
         known, before = seen.iterations, known
         if torn and known > before:
             seen = told[2 * seen.iterations - 1]._replace(iterations=known)
-        arbiter.kept("a", seen, now + took)
+        arbiter.account("a", seen, now + took)
         now += took
         view = arbiter.view("a", now)
         assert view is not None and 0 <= view.used_ns <= now
     arbiter.want("b", now)
     last = at(now)
-    if arbiter.keeps("a", last) and last.ended_ns >= last.began_ns:
+    if arbiter.has_iterated("a", last) and last.ended_ns >= last.began_ns:
         arbiter.take_back("a", last, now)
         took = 0
     else:
@@ -111,7 +111,7 @@ def test_an_iteration_is_charged_for_once_whenever_it_is_looked_at(
 def test_who_comes_back_starts_level_with_the_holder_whatever_that_tells(policy: Policy) -> None:
     arbiter = _arbiter(policy, "a", "b", grace_ns=0)
     arbiter.want("a", 0)
-    arbiter.kept("a", Progress(10**6, 10**18, 0, 0), 1000 * MS)  # more than there was time for
+    arbiter.account("a", Progress(10**6, 10**18, 0, 0), 1000 * MS)  # more than there was time for
     now = 1000 * MS
     arbiter.want("b", now)
 
@@ -122,8 +122,8 @@ def test_a_turn_is_taken_back_from_who_is_between_two_iterations() -> None:
     """But not before it has had one; what it says of a turn that it no longer has is no fault."""
     arbiter = _arbiter(Policy.FAIR, "a", "b", grace_ns=0)
     arbiter.want("a", 0)
-    assert not arbiter.keeps("a", Progress())
-    assert arbiter.keeps("a", told := Progress(1, MS, 0, MS))
+    assert not arbiter.has_iterated("a", Progress())
+    assert arbiter.has_iterated("a", told := Progress(1, MS, 0, MS))
 
     assert arbiter.want("b", 3 * MS) == [Notice("a", Message.RECALL)]
     assert arbiter.take_back("a", told, 3 * MS) == [Notice("b", Message.TURN)]
@@ -181,7 +181,7 @@ def test_a_turn_that_would_go_to_its_holder_again_goes_on(behind_ms: int, after_
     told, now = Progress(1, 0, began + 1, switch_ns=5 * MS), began
     while arbiter.recalled() == {}:
         now += 2 * MS
-        arbiter.kept("a", told, now)
+        arbiter.account("a", told, now)
         arbiter.look(now)
         deadline = arbiter.deadline_ns()
         assert deadline is None or now < deadline <= now + 2 * MS
@@ -193,13 +193,13 @@ def test_who_rests_in_a_turn_that_would_last_is_not_waited_for() -> None:
     arbiter = _arbiter(Policy.FAIR, "a", "b", grace_ns=2 * MS)
     arbiter.want("a", 0, Progress(switch_ns=10 * MS))
     assert arbiter.want("b", 1 * MS) == []
-    arbiter.kept("a", Progress(1, 5 * MS, 0, 5 * MS, switch_ns=10 * MS), 6 * MS)
+    arbiter.account("a", Progress(1, 5 * MS, 0, 5 * MS, switch_ns=10 * MS), 6 * MS)
     assert arbiter.look(6 * MS) == [] and arbiter.deadline_ns() == 7 * MS
-    arbiter.kept("a", Progress(1, 5 * MS, 6 * MS + 1, 5 * MS, switch_ns=10 * MS), 8 * MS)  # it goes on
+    arbiter.account("a", Progress(1, 5 * MS, 6 * MS + 1, 5 * MS, switch_ns=10 * MS), 8 * MS)  # it goes on
     assert arbiter.look(8 * MS) == [] and arbiter.deadline_ns() == 10 * MS
-    arbiter.kept("a", Progress(2, 7 * MS, 6 * MS + 1, 9 * MS, switch_ns=10 * MS), 10 * MS)
+    arbiter.account("a", Progress(2, 7 * MS, 6 * MS + 1, 9 * MS, switch_ns=10 * MS), 10 * MS)
     assert arbiter.look(10 * MS) == []
-    arbiter.kept("a", Progress(2, 7 * MS, 6 * MS + 1, 9 * MS, switch_ns=10 * MS), 11 * MS)
+    arbiter.account("a", Progress(2, 7 * MS, 6 * MS + 1, 9 * MS, switch_ns=10 * MS), 11 * MS)
     assert arbiter.look(11 * MS) == [Notice("a", Message.RECALL)]
 
 
