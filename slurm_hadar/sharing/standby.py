@@ -24,8 +24,8 @@ from pathlib import Path
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.scratch import LONGEST_PATH
-from slurm_hadar.sharing.broker.looking import COMMON, own_folder
 from slurm_hadar.sharing.broker.place import depose, stands_still
+from slurm_hadar.sharing.broker.queries import COMMON, own_folder
 from slurm_hadar.sharing.broker.server import Broker
 from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.declared import memory_of, policy_of, seconds_of

@@ -20,8 +20,8 @@ from types import FrameType
 from slurm_hadar import scratch
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.messages import COMMAND
-from slurm_hadar.sharing.broker.looking import FOLDER, SOCKET, status_of
 from slurm_hadar.sharing.broker.messages import SessionView
+from slurm_hadar.sharing.broker.queries import FOLDER, SOCKET, status_of
 from slurm_hadar.sharing.broker.server import Broker
 from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.declared import demand_of, seconds_of

@@ -17,7 +17,7 @@ import pytest
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.sharing import standby
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.looking import status_of
+from slurm_hadar.sharing.broker.queries import status_of
 from slurm_hadar.sharing.broker.settings import Limits
 from slurm_hadar.sharing.broker.wire import credentials
 from slurm_hadar.sharing.lanes import Demand

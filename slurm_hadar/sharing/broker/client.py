@@ -21,8 +21,8 @@ from slurm_hadar import joblog
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
 from slurm_hadar.sharing.broker.ledger import RETURN_S
-from slurm_hadar.sharing.broker.looking import place_of, trusted
 from slurm_hadar.sharing.broker.messages import Message, Progress
+from slurm_hadar.sharing.broker.queries import place_of, trusted
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 

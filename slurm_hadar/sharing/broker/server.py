@@ -15,10 +15,10 @@ from slurm_hadar.sharing.broker import ledger
 from slurm_hadar.sharing.broker.arbiter import Arbiter
 from slurm_hadar.sharing.broker.connections import Connection, Connections
 from slurm_hadar.sharing.broker.lane import EQUAL
-from slurm_hadar.sharing.broker.looking import place_of
 from slurm_hadar.sharing.broker.messages import Message, Notice, SessionView
 from slurm_hadar.sharing.broker.overdue import Overdue
 from slurm_hadar.sharing.broker.place import listening, locked
+from slurm_hadar.sharing.broker.queries import place_of
 from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.broker.status import Process, status
 from slurm_hadar.sharing.broker.wire import encoded

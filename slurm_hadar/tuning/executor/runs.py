@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_hadar.sharing.broker.looking import FOLDER
+from slurm_hadar.sharing.broker.queries import FOLDER
 from slurm_hadar.tuning.executor.channel import Channel
 from slurm_hadar.tuning.executor.launch import Launcher
 from slurm_hadar.tuning.executor.live import Live, Stage, Why

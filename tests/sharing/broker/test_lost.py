@@ -14,7 +14,7 @@ import pytest
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import client
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.looking import status_of
+from slurm_hadar.sharing.broker.queries import status_of
 from slurm_hadar.sharing.broker.server import Broker
 from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.lanes import Demand

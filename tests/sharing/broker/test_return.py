@@ -18,8 +18,8 @@ from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.broker import client, ledger
 from slurm_hadar.sharing.broker.arbiter import Arbiter
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.looking import status_of
 from slurm_hadar.sharing.broker.messages import Message, Notice
+from slurm_hadar.sharing.broker.queries import status_of
 from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy

@@ -17,7 +17,7 @@ import pytest
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import client, connections, progress, server
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.looking import give_way, status_of
+from slurm_hadar.sharing.broker.queries import give_way, status_of
 from slurm_hadar.sharing.broker.settings import Limits
 from slurm_hadar.sharing.broker.wire import LONGEST, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand

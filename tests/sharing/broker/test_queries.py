@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker import looking, progress
+from slurm_hadar.sharing.broker import progress, queries
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.looking import FOLDER, sockets, status_of
 from slurm_hadar.sharing.broker.messages import Progress, SessionView, State
+from slurm_hadar.sharing.broker.queries import FOLDER, sockets, status_of
 from slurm_hadar.sharing.broker.server import Broker
 from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.lanes import Demand
@@ -158,7 +158,7 @@ def test_only_own_brokers_are_looked_for(path: Path, monkeypatch: pytest.MonkeyP
     (folder / "gpu").symlink_to(path)
     assert sockets() == [folder / "gpu"]
 
-    monkeypatch.setattr(looking, "trusted", lambda uid: uid == os.geteuid() + 1)
+    monkeypatch.setattr(queries, "trusted", lambda uid: uid == os.geteuid() + 1)
     assert sockets() == []
     with pytest.raises(ChannelError, match=f"is one of user {os.geteuid()}"):
         status_of(path)
@@ -187,7 +187,7 @@ def test_what_others_have_put_beside_the_brokers_hides_none(path: Path, monkeypa
 def test_only_the_own_brokers_and_an_administrators_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4242)
 
-    assert [uid for uid in (0, 1, 4241, 4242) if looking.trusted(uid)] == [0, 4242]
+    assert [uid for uid in (0, 1, 4241, 4242) if queries.trusted(uid)] == [0, 4242]
 
 
 def test_a_duty_is_of_the_time_in_which_a_session_waits_for_nobody(
