@@ -6,7 +6,7 @@ import contextlib
 import signal
 from collections.abc import Callable, Mapping
 
-from slurm_hadar.sharing.broker.arbiter import Arbiter
+from slurm_hadar.sharing.broker.arbiter.arbiter import Arbiter
 from slurm_hadar.sharing.broker.connections import Connection
 from slurm_hadar.sharing.broker.settings import Limits
 

@@ -12,9 +12,9 @@ from typing import Any
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.fields import LONGEST_S
 from slurm_hadar.sharing.broker import ledger
-from slurm_hadar.sharing.broker.arbiter import Arbiter
+from slurm_hadar.sharing.broker.arbiter.arbiter import Arbiter
+from slurm_hadar.sharing.broker.arbiter.lane import EQUAL
 from slurm_hadar.sharing.broker.connections import Connection, Connections
-from slurm_hadar.sharing.broker.lane import EQUAL
 from slurm_hadar.sharing.broker.messages import Message, Notice, SessionView
 from slurm_hadar.sharing.broker.overdue import Overdue
 from slurm_hadar.sharing.broker.place import listening, locked

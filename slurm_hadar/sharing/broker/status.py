@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from slurm_hadar.fields import LONGEST_S
-from slurm_hadar.sharing.broker.arbiter import Arbiter
+from slurm_hadar.sharing.broker.arbiter.arbiter import Arbiter
 from slurm_hadar.sharing.broker.messages import NOTHING, Progress, SessionView
 from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import Policy

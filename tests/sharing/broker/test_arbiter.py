@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.arbiter import Arbiter
-from slurm_hadar.sharing.broker.lane import EQUAL
+from slurm_hadar.sharing.broker.arbiter.arbiter import Arbiter
+from slurm_hadar.sharing.broker.arbiter.lane import EQUAL
 from slurm_hadar.sharing.broker.messages import Message, Notice, Progress
 from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.lanes import Demand

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.broker import client, ledger
-from slurm_hadar.sharing.broker.arbiter import Arbiter
+from slurm_hadar.sharing.broker.arbiter.arbiter import Arbiter
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.messages import Message, Notice
 from slurm_hadar.sharing.broker.queries import status_of

@@ -1,13 +1,12 @@
-"""What a broker decides: who is let in (:mod:`~slurm_hadar.sharing.broker.admission`), and who has the turn
-(:mod:`~slurm_hadar.sharing.broker.lane`). No clock and no socket: moments are arguments, in nanoseconds, and what is to
-be told is returned.
+"""Admission and the turns of all lanes together. No clock and no socket: moments are arguments, in nanoseconds, and
+what is to be told is returned.
 """
 
 from __future__ import annotations
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.admission import Admission
-from slurm_hadar.sharing.broker.lane import EQUAL, LaneTurns
+from slurm_hadar.sharing.broker.arbiter.admission import Admission
+from slurm_hadar.sharing.broker.arbiter.lane import EQUAL, LaneTurns
 from slurm_hadar.sharing.broker.messages import NOTHING, Message, Notice, Progress, SessionView, State
 from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.entry import Applicant
