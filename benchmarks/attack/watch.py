@@ -19,8 +19,8 @@ from benchmarks.campaigns.sent import changes_of, check_log, unexplained
 from benchmarks.campaigns.watch import LOOK_EVERY_S, Lookout
 from benchmarks.chaos.jobs import PlainJob
 from slurm_hadar.comment import read
+from slurm_hadar.controller.steering.forms import gpus_asked
 from slurm_hadar.controller.steering.promises import Promises
-from slurm_hadar.controller.steering.rules import gpus_asked
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import ClusterState, SlurmJob, SlurmNode
 

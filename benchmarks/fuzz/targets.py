@@ -34,6 +34,7 @@ from slurm_hadar.simulator.virtual.faults import read_faults
 from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.accounting import parse_accounting
 from slurm_hadar.slurm.limits import parse_bounds
+from slurm_hadar.slurm.node_lists import expand
 from slurm_hadar.throughput.table import read_table, reference
 
 __all__ = ["Target", "targets"]
@@ -179,7 +180,7 @@ def targets(scratch: Path) -> list[Target]:
         Target("scontrol show config", _captured("scontrol-config.txt"), places.look_over),
         Target("scontrol show job", _captured("scontrol-job.txt"), lambda d, _f: read_allocation(_text(d))),
         Target("scontrol show topology", places.SWITCHES, lambda d, _f: parse_switches(_text(d))),
-        Target("node list", places.NODE_LISTS, lambda d, _f: parsing.expand(_text(d))),
+        Target("node list", places.NODE_LISTS, lambda d, _f: expand(_text(d))),
         Target("node list, on a node", places.NODE_LISTS, lambda d, _f: nodelist.expand(_text(d)), (ValueError,)),
         Target("cluster of --nodes", (b"v100:2x4,p100:2x4,v100+k80:1x2",), lambda d, _f: parse_spec(_text(d))),
         Target("sacct", sacct, lambda d, _f: parse_accounting(_text(d))),

@@ -27,7 +27,7 @@ from typing import Any
 import click
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.looking import status_of
+from slurm_hadar.sharing.broker.queries import status_of
 
 JOB = """
 import os, sys, time

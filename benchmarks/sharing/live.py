@@ -31,7 +31,7 @@ import click
 import numpy as np
 
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.looking import status_of
+from slurm_hadar.sharing.broker.queries import status_of
 from slurm_hadar.sharing.lanes import Demand
 
 MB = 10**6

@@ -29,6 +29,7 @@ ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "liblua5.1-0")
 ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core")
 # Libraries these packages need and that a system without Slurm often lacks; the rest is found by asking apt.
+_TIMEOUT_S = 600.0  # of one command of apt or dpkg
 _ALWAYS_UNPACK = ("munge", "libmunge2", "libhwloc15")
 _ALWAYS_UNPACK_ACCOUNTING = ("libmariadb3", "mariadb-common", "mysql-common")
 _MANUAL = "install Slurm's slurmctld, slurmd and client commands with your system's package manager"
@@ -122,7 +123,7 @@ def _version(slurmctld: str, env: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _run(
-    argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout_s: float = 600
+    argv: Sequence[str], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive", **(env or {})}
     try:
@@ -130,7 +131,7 @@ def _run(
             argv,
             env=environment,
             cwd=cwd,
-            timeout=timeout_s,
+            timeout=_TIMEOUT_S,
             check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -138,7 +139,7 @@ def _run(
             errors="replace",
         )
     except subprocess.TimeoutExpired:
-        raise ClusterError(f"{' '.join(argv[:3])} did not end within {timeout_s:.0f} s") from None
+        raise ClusterError(f"{' '.join(argv[:3])} did not end within {_TIMEOUT_S:.0f} s") from None
     except OSError as error:
         raise ClusterError(f"{argv[0]} cannot be run: {error.strerror}") from None
 

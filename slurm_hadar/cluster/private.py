@@ -25,6 +25,7 @@ from slurm_hadar.errors import ClusterError
 __all__ = ["NodeState", "PrivateCluster"]
 
 _POLL_S = 0.05
+_ANSWERS_S = 30.0  # after its start slurmctld does
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +222,12 @@ class PrivateCluster:
                 return f"{re.sub(r'^.*?(?=fatal:|error:)', '', bad[-1])} (log: {path})"
         return f"nothing in its log ({self.directory}/log/{name}.log)"
 
-    def start_slurmctld(self, deadline_s: float = 30.0) -> None:
+    def start_slurmctld(self) -> None:
         """Start slurmctld, keeping its state, and wait until it answers."""
         if self.daemon("slurmctld"):
             raise ClusterError(f"slurmctld of {self.directory} already runs")
         self.spawn("slurmctld", [self.install.program("slurmctld"), "-D"])
-        end = time.monotonic() + deadline_s
+        end = time.monotonic() + _ANSWERS_S
         while not self.controller_up():
             self.check_children()
             if time.monotonic() >= end:

@@ -27,6 +27,7 @@ __all__ = ["MARK", "Process", "alive", "of_cluster", "send", "stop_all", "wait_g
 
 MARK = "HADAR_DAEMON_OF"
 _PROC = Path("/proc")
+_GRACE_S, _KILL_S = 3.0, 20.0  # after SIGTERM, and after SIGKILL
 # started by the daemons with an environment of their own, without our mark; and the daemons, by somebody else
 _SLURM = ("slurmstepd", "slurmscriptd", "slurmctld", "slurmd", "slurmdbd")
 
@@ -136,13 +137,13 @@ def wait_gone(processes: list[Process], deadline_s: float) -> list[Process]:
     return []
 
 
-def stop_all(directory: Path, grace_s: float = 3.0, kill_s: float = 20.0) -> int:
-    """End every process of the cluster: SIGTERM, and SIGKILL for what is left after ``grace_s``.
+def stop_all(directory: Path) -> int:
+    """End every process of the cluster: SIGTERM, and SIGKILL for what is left a little later.
 
-    Returns how many there were. Raises ClusterError naming those that not even SIGKILL ended within ``kill_s``.
+    Returns how many there were. Raises ClusterError naming those that not even SIGKILL has ended in time.
     """
     seen: set[tuple[int, int]] = set()
-    end = time.monotonic() + grace_s
+    end = time.monotonic() + _GRACE_S
     while here := of_cluster(directory):
         # slurmstepd waits for a controller that is already gone; nothing is won by giving it time
         if time.monotonic() >= end or all(p.name == "slurmstepd" for p in here):
@@ -152,7 +153,7 @@ def stop_all(directory: Path, grace_s: float = 3.0, kill_s: float = 20.0) -> int
                 send(process, signal.SIGTERM)
             seen.add((process.pid, process.start_ticks))
         time.sleep(0.03)
-    end = time.monotonic() + kill_s
+    end = time.monotonic() + _KILL_S
     while here := of_cluster(directory):
         if time.monotonic() >= end:
             names = ", ".join(f"{p.name} ({p.pid})" for p in here[:5])

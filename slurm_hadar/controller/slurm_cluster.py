@@ -30,7 +30,7 @@ from slurm_hadar.controller.parts import Parts
 from slurm_hadar.controller.safety.clock import ClockWatch
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.safety.quarantine import Quarantine
-from slurm_hadar.controller.steering.bounds import Lessons
+from slurm_hadar.controller.steering.lessons import Lessons
 from slurm_hadar.controller.steering.time_limits import left_s, until_save_s
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.forks import PeriodPlan

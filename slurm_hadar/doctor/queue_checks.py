@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slurm_hadar.comment import is_ours, looks_like_ours, read
+from slurm_hadar.controller.steering.forms import no_type
 from slurm_hadar.controller.steering.nodes import node_facts
-from slurm_hadar.controller.steering.rules import no_type
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
 from slurm_hadar.doctor.slurm_checks import SlurmCase
 from slurm_hadar.slurm.state import SlurmJob

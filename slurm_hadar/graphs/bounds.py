@@ -51,9 +51,9 @@ def alpha_max(graph: JobGraph, topology: Topology, speed: float = 1.0) -> float:
     return max(alpha(graph, apart, spread, speed), alpha_min(graph, topology, speed))
 
 
-def rho(graph: JobGraph, topology: Topology, speed: float = 1.0) -> float:
+def rho(graph: JobGraph, topology: Topology) -> float:
     """``alpha_max / alpha_min``, at least 1: how much longer an iteration takes when the job is scattered."""
-    return alpha_max(graph, topology, speed) / alpha_min(graph, topology, speed)
+    return alpha_max(graph, topology) / alpha_min(graph, topology)
 
 
 def scattered(graph: JobGraph, topology: Topology) -> tuple[Topology, Counts]:

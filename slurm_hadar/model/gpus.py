@@ -60,6 +60,7 @@ class Placement:
 
     @property
     def workers(self) -> int:
+        """GPUs, over all nodes and types."""
         return sum(n for _, counts in self.shares for _, n in counts)
 
     @property

@@ -297,6 +297,7 @@ class Job:
 
     @property
     def steerable(self) -> bool:
+        """Whether a policy decides where it runs."""
         return self.pinned is None and self.state.active
 
     @property

@@ -176,4 +176,5 @@ class Plan:
     turns: Mapping[str, float] = field(default_factory=dict)
 
     def placement(self, job_id: str) -> Placement:
+        """EMPTY for a job that is not to run."""
         return self.placements.get(job_id, EMPTY)

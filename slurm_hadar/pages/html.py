@@ -155,11 +155,11 @@ def _text(text: Any) -> str:
     return html.escape(plain(str(text), kept="\n\t"), quote=True)
 
 
-def best_of(policies: Sequence[Mapping[str, Any]], key: str, highest: bool = False) -> set[int]:
-    """Which have the best value, to what is shown of it."""
+def best_of(policies: Sequence[Mapping[str, Any]], key: str) -> set[int]:
+    """Which have the best value, the lowest, to what is shown of it."""
     values = [p.get(key) for p in policies]
     known = [v for v in values if v is not None]
     if len(known) < 2:
         return set()
-    top = max(known) if highest else min(known)
-    return {i for i, v in enumerate(values) if v is not None and abs(v - top) <= 1e-3 * abs(top)}
+    best = min(known)
+    return {i for i, v in enumerate(values) if v is not None and abs(v - best) <= 1e-3 * abs(best)}

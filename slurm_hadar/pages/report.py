@@ -13,7 +13,7 @@ from slurm_hadar.pages import html as page
 from slurm_hadar.pages import plots
 from slurm_hadar.pages.journal_runs import Held, Window, held_in, window_of
 from slurm_hadar.pages.worth import worth_by_accounting, worth_by_rounds
-from slurm_hadar.throughput.store import EstimateError
+from slurm_hadar.throughput.measurements import EstimateError
 from slurm_hadar.units import lasting
 
 __all__ = ["journal_page"]

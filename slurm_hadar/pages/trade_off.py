@@ -22,11 +22,10 @@ _BEYOND = (_SIDES[3], *_SIDES)  # a falling convex curve leaves that corner free
 def trade_off(
     panels: Mapping[str, tuple[Sequence[Reached], Sequence[Reached], Mapping[str, float]]],
     curve_label: str,
-    dark: bool = False,
 ) -> bytes:
     """Average JCT against TTD on logarithmic axes: per panel a curve over a policy's parameter, other policies as
     points, and the lower bounds as dashed lines. Points that lie almost on one another share a label."""
-    look = Look.of(dark)
+    look = Look.of(dark=False)
     with drawing(look, 1, len(panels), 7.0 * len(panels), 6.6) as (figure, axes, buffer):
         for axis, (title, (curve, points, bounds)) in zip(axes[0], panels.items(), strict=True):
             _hours(axis, [*curve, *points], bounds)

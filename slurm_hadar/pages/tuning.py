@@ -78,11 +78,9 @@ def gpu_use(runs: Sequence[Stay], gpus: int, until_s: float) -> float:
     return busy_s / (gpus * until_s) if gpus and until_s > 0 else 0.0
 
 
-def tuning_picture(
-    events: Sequence[Mapping[str, Any]], maximize: bool, metric: str = "value", dark: bool = False
-) -> bytes:
+def tuning_picture(events: Sequence[Mapping[str, Any]], maximize: bool, metric: str = "value") -> bytes:
     """A PNG; the record must have an event at least."""
-    look, runs = Look.of(dark), stays(events)
+    look, runs = Look.of(dark=False), stays(events)
     until_s = max([e["time"] - events[0]["time"] for e in events[-1:]] + [s.end_s for s in runs] + [1e-3])
     lanes = sorted({s.gpu for s in runs}, key=by_number)
     unit = unit_of(until_s)

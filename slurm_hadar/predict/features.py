@@ -177,6 +177,7 @@ class Sample:
 
     @property
     def log_s(self) -> float:
+        """What is to be predicted from ``row``."""
         return math.log(self.job.alone_s)
 
 

@@ -36,14 +36,13 @@ _PLAIN: Mapping[str, Callable[[], Predictor]] = {
 
 
 class Online:
-    """Any predictor, over the jobs that have ended so far. ``past`` may hold earlier jobs to begin with.
+    """Any predictor, over the jobs that have ended so far.
 
     No clock and no files: what it says follows from the calls alone.
     """
 
-    def __init__(self, predictor: Predictor, past: Past | None = None) -> None:
-        self.predictor = predictor
-        self.past = past if past is not None else Past()
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor, self.past = predictor, Past()
 
     @property
     def name(self) -> str:

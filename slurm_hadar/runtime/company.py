@@ -51,7 +51,7 @@ class GivesWay:
     def _tell(self) -> None:
         if self._path is None:
             return
-        from slurm_hadar.sharing.broker.looking import give_way  # what tasks with GPUs of their own need not load
+        from slurm_hadar.sharing.broker.queries import give_way  # what tasks with GPUs of their own need not load
 
         self._told_at = time.monotonic()
         with contextlib.suppress(ChannelError):  # it is changing hands: next time
@@ -127,7 +127,7 @@ class Company:
             self.needs["duty"] = used_s / (used_s + max(0.0, now.away_s - first.away_s))
 
     def _seen(self, path: Path) -> str | None:
-        from slurm_hadar.sharing.broker.looking import status_of  # what tasks with GPUs of their own need not load
+        from slurm_hadar.sharing.broker.queries import status_of  # what tasks with GPUs of their own need not load
 
         before, self._turns = self._turns, None
         try:

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
-import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +23,17 @@ from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.joblog import say
 from slurm_hadar.messages import Order, Report
 from slurm_hadar.runtime.company import Company, GivesWay
+from slurm_hadar.runtime.connection import BUSY_TICK_S, Connection
 from slurm_hadar.runtime.forks.meeting import write_plan
 from slurm_hadar.runtime.inject import _hadar_progress as shared
 from slurm_hadar.runtime.launch import own
 from slurm_hadar.runtime.launch.reports import vouch_later
 
 TICK_S = 1.0
-BUSY_TICK_S = 0.05
 QUIET_S = 10.0
-WELCOME_S = 3.0
-RETRY_S = 10.0
 WINDOW_S = 10.0
 STOPPED_S = 5.0
 REMIND_S = 600.0
-FAREWELL_MS = 1000
-MAX_SPOOL_BYTES = 8 * 2**20
 
 
 def main(pipe: int, run_dir: Path, broker: str | None = None) -> None:
@@ -65,8 +58,7 @@ class Meter:
     which this process did not look either: who suspends a job (``scontrol suspend``) stops both.
     """
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._moments: deque[tuple[float, int]] = deque()
         self._looked: float | None = None
 
@@ -87,7 +79,7 @@ class Meter:
             moments.clear()
         if not moments or steps > moments[-1][1]:
             moments.append((now, steps))
-        while len(moments) > 3 and now - moments[1][0] > self._window_s:
+        while len(moments) > 3 and now - moments[1][0] > WINDOW_S:
             moments.popleft()
 
     def rate(self, now: float) -> float | None:
@@ -116,7 +108,7 @@ class Reporter:
         self._token = own.read_token(directory)
         self._node = environ.get("SLURMD_NODENAME") or socket.gethostname()
         self._step = messages.step_id(environ)
-        self._connection = _Connection(Path(environ.get("HADAR_SPOOL") or directory / messages.SPOOL_FILE))
+        self._connection = Connection(Path(environ.get("HADAR_SPOOL") or directory / messages.SPOOL_FILE))
         self._pages: dict[Path, shared.Page] = {}
         self._meter = Meter()
         self._company = Company(broker, job)
@@ -290,149 +282,6 @@ class Reporter:
                     self._pages[path] = shared.Page(path)
         pages = [p for p in self._pages.values() if p.ready]
         return max(pages, key=lambda p: (p.words[shared.RESUMABLE], p.words[shared.STEPS]), default=None)
-
-
-class _Connection:
-    """Messages out, orders in: ZeroMQ while the controller answers, else the spool file.
-
-    ``live`` says that the controller has answered a hello since the connection was made. Until then nothing but hellos
-    is sent, each with all that is known by then, and every other message goes to the spool.
-    """
-
-    def __init__(self, spool: Path) -> None:
-        self._spool = spool
-        self._socket: Any = None
-        self._info: messages.ChannelInfo | None = None
-        self._unspooled: list[bytes] = []
-        self._silent_since = time.monotonic()
-        self._greeted_at: float | None = None
-        self._tried_at = 0.0
-        self.live = False
-        self._zmq: Any = None
-        try:
-            import zmq
-        except ImportError as error:
-            say(f"no pyzmq in this Python ({error}): reports go to {spool}")
-        else:
-            self._zmq = zmq
-        self._connect()
-
-    def _connect(self) -> None:
-        """Connect to the controller of the channel file; anew if another controller has written another file."""
-        self._tried_at = time.monotonic()
-        try:
-            info = messages.find_channel(os.environ)
-        except ChannelError as error:
-            if not self.live:
-                say(str(error))
-            return
-        if self._zmq is None or info is None or info == self._info:
-            return
-        if self._socket is not None:
-            self._socket.close(linger=0)
-            self._socket = None
-        self._begin_anew()
-        self._info, zmq = info, self._zmq
-        if not info.listens:
-            return
-        self._socket = zmq.Context.instance().socket(zmq.DEALER)
-        self._socket.curve_publickey, self._socket.curve_secretkey = zmq.curve_keypair()
-        self._socket.curve_serverkey = info.public_key.encode()
-        self._socket.immediate = 1  # without a connection a send fails, instead of filling a queue that may be lost
-        self._socket.sndhwm = 64
-        self._socket.maxmsgsize = messages.MAX_BYTES
-        self._socket.heartbeat_ivl, self._socket.heartbeat_timeout = 5000, 15000
-        self._socket.reconnect_ivl, self._socket.reconnect_ivl_max = 1000, 5000  # one that stands by cuts each off
-        self._socket.connect(info.address)
-
-    def wait(self, pipe: int, seconds: float) -> bool:
-        """Sleep until something is there; True if it is from the agent."""
-        if not self.live and time.monotonic() - self._silent_since < WELCOME_S:
-            seconds = min(seconds, BUSY_TICK_S)
-        if self._socket is None:
-            return bool(select.select([pipe], [], [], seconds)[0])
-        poller = self._zmq.Poller()
-        poller.register(self._socket, self._zmq.POLLIN)
-        poller.register(pipe, self._zmq.POLLIN)
-        return pipe in dict(poller.poll(int(seconds * 1000)))
-
-    def send(self, data: bytes) -> None:
-        """Send, or keep for the spool; never waits."""
-        if self.live and self._try(data):
-            return
-        if self.live:
-            self._begin_anew()
-        self._unspooled.append(data)
-
-    def _begin_anew(self) -> None:
-        """Nobody has answered yet: whoever is there now is to be greeted first."""
-        self.live, self._greeted_at, self._silent_since = False, None, time.monotonic()
-
-    def keep_up(self, hello: Callable[[], bytes]) -> None:
-        """While nobody answers: say hello from time to time, and spool what could not be said for WELCOME_S. In any
-        case see whether another controller is to be told: the one that was may go on listening while it stands by."""
-        now = time.monotonic()
-        if now - self._tried_at > RETRY_S:
-            self._connect()
-        if self.live:
-            return
-        if self._greeted_at is None or now - self._greeted_at > RETRY_S:
-            self._greeted_at = now if self._try(hello()) else None
-        if self._unspooled and now - self._silent_since > WELCOME_S:
-            self._write_spool()
-
-    def orders(self, job: str) -> list[Order]:
-        """What the controller has said; anything unacceptable is named and dropped."""
-        found: list[Order] = []
-        while self._socket is not None:
-            try:
-                order = messages.decode_order(self._socket.recv_multipart(self._zmq.NOBLOCK)[-1])
-            except self._zmq.ZMQError:
-                break
-            except ChannelError as error:
-                say(f"dropped an order: {error}")
-                continue
-            if order.job != job:
-                say(f"dropped an order for job {order.job}")
-                continue
-            if not self.live:
-                self.live = True
-                self._unspooled.clear()  # the hello that was answered said it all
-            found.append(order)
-        return found
-
-    def close(self) -> None:
-        """Spool what nobody has taken; give a live connection a moment for the last message."""
-        if self._unspooled:
-            self._write_spool()
-        if self._socket is not None:
-            self._socket.close(linger=FAREWELL_MS if self.live else 0)
-            self._socket = None
-            self._zmq.Context.instance().term()
-
-    def _try(self, data: bytes) -> bool:
-        if self._socket is None:
-            return False
-        try:
-            self._socket.send(data, self._zmq.NOBLOCK)
-        except self._zmq.ZMQError:
-            return False
-        return True
-
-    def _write_spool(self) -> None:
-        lines = b"".join(data + b"\n" for data in self._unspooled)
-        self._unspooled.clear()
-        try:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-            descriptor = os.open(self._spool, flags, 0o600)
-            try:
-                found = os.fstat(descriptor)
-                if stat.S_ISREG(found.st_mode) and found.st_size < MAX_SPOOL_BYTES:
-                    os.write(descriptor, lines)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            say(f"cannot write {self._spool}: {error.strerror}")
 
 
 def _news(page: shared.Page) -> tuple[int, int]:

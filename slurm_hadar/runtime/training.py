@@ -45,7 +45,8 @@ from slurm_hadar.runtime.checkpoint.saver import Saver
 from slurm_hadar.runtime.checkpoint.store import Checkpoint
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.turns import Turns
-from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun, fork_place
+from slurm_hadar.runtime.forks.place import fork_place
+from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun
 from slurm_hadar.runtime.progress.endings import Ending, die
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.spec import TrainingSpec, steps_of_all, worker_batch_of

@@ -12,7 +12,7 @@ from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import Purpose, WriteOutcome
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
-from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import SlurmJob, WriteResult
 from slurm_hadar.slurm.survey import name_of
 

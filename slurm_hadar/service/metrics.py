@@ -32,7 +32,7 @@ from slurm_hadar.errors import ConfigError
 from slurm_hadar.model import JobState, Plan, Snapshot
 from slurm_hadar.service.scrapes import ScrapeServer
 from slurm_hadar.throughput.inference import MEASURED_ERROR
-from slurm_hadar.throughput.store import EstimateError
+from slurm_hadar.throughput.measurements import EstimateError
 
 __all__ = ["Metrics"]
 

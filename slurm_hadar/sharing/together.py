@@ -20,10 +20,10 @@ from types import FrameType
 from slurm_hadar import scratch
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.messages import COMMAND
-from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.looking import FOLDER, SOCKET, status_of
-from slurm_hadar.sharing.broker.seats import Seat
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.messages import SessionView
+from slurm_hadar.sharing.broker.queries import FOLDER, SOCKET, status_of
+from slurm_hadar.sharing.broker.server import Broker
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.declared import demand_of, seconds_of
 from slurm_hadar.sharing.gpus import VISIBLE, name_of, spread, visible
 
@@ -89,9 +89,9 @@ class _Usage:
         self.turns: dict[str, int] = {}
         self.used_ns: dict[str, int] = {}
 
-    def add(self, label: str, seat: Seat) -> None:
-        self.turns[label] = self.turns.get(label, 0) + seat.turns
-        self.used_ns[label] = self.used_ns.get(label, 0) + seat.used_ns
+    def add(self, label: str, view: SessionView) -> None:
+        self.turns[label] = self.turns.get(label, 0) + view.turns
+        self.used_ns[label] = self.used_ns.get(label, 0) + view.used_ns
 
 
 def run_together(

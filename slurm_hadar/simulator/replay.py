@@ -15,7 +15,7 @@ from slurm_hadar.simulator.outcome.result import ClusterShape, Setting, SimResul
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.virtual.cluster import Interval
 from slurm_hadar.slurm.accounting import AccountedJob
-from slurm_hadar.slurm.parsing import expand
+from slurm_hadar.slurm.node_lists import expand
 from slurm_hadar.slurm.state import SlurmNode
 from slurm_hadar.units import lasting
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_hadar.errors import SlurmParseError
-from slurm_hadar.slurm.parsing import expand
+from slurm_hadar.slurm.node_lists import expand
 
 __all__ = ["FIELDS", "AccountedJob", "command", "looks_like", "parse_accounting"]
 

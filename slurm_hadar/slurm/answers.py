@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.parsing import expand
+from slurm_hadar.slurm.node_lists import expand
 from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
 
 __all__ = ["Complaints", "bare", "complaints", "results"]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from slurm_hadar.errors import SlurmParseError
-from slurm_hadar.slurm.parsing import expand
+from slurm_hadar.slurm.node_lists import expand
 from slurm_hadar.slurm.state import (
     EVERYBODY,
     Access,

@@ -1,9 +1,7 @@
 """Slurm's texts turned into records.
 
-Almost any field may hold text of a user's (comments and names, but GRES, accounts, constraints and licences too), so
-every field ends with a mark drawn anew for each read: nobody can write a text that forges another job's record. An
-answer that was cut short raises SlurmParseError; a job whose own record is not understood costs that job alone, which
-then says so in :attr:`SlurmJob.fault`.
+Where one record ends and the next begins :mod:`~slurm_hadar.slurm.framing` says, whatever users have written into them.
+A job whose own record is not understood costs that job alone, which then says so in :attr:`SlurmJob.fault`.
 """
 
 from __future__ import annotations
@@ -14,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
-
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
+from slurm_hadar.slurm.framing import SEP, records
+from slurm_hadar.slurm.node_lists import expand
 from slurm_hadar.slurm.state import Daemon, SlurmJob, SlurmNode
 from slurm_hadar.slurm.tres import (
     fittings,
@@ -34,12 +32,23 @@ from slurm_hadar.slurm.tres import (
 )
 
 __all__ = [
-    "DETAIL_FORMAT", "Details", "JOB_FIELDS", "MORE_JOB_FIELDS", "MORE_NODE_FIELDS", "NODE_FIELDS", "SEP", "each_job",
-    "expand", "fold", "format_option", "job_state", "newer_fields", "node_is_bad", "parse_details", "parse_jobs",
-    "parse_nodes", "parse_ping", "parse_time_limit",
-]  # fmt: skip
-
-SEP = "\x1f"
+    "DETAIL_FORMAT",
+    "JOB_FIELDS",
+    "MORE_JOB_FIELDS",
+    "MORE_NODE_FIELDS",
+    "NODE_FIELDS",
+    "Details",
+    "each_job",
+    "job_state",
+    "newer_fields",
+    "node_is_bad",
+    "parse_details",
+    "parse_jobs",
+    "parse_nodes",
+    "parse_ping",
+    "parse_time_limit",
+    "unreadable",
+]
 
 JOB_FIELDS = (
     "JobID", "JobArrayID", "ArrayJobID", "HetJobID", "State", "Reason", "UserName", "UserID", "QOS", "Partition",
@@ -52,11 +61,9 @@ JOB_FIELDS = (
 MORE_JOB_FIELDS = (
     "Deadline", "MinTmpDisk", "SCT", "cpus-per-tres", "MCSLabel", "NTPerNode", "NTPerSocket", "ReqSwitch",
 )  # fmt: skip
-_TYPED_BY_USERS = frozenset(("WorkDir", "Name", "Comment"))  # blanks may be part of them
 NODE_FIELDS = ("NodeList", "StateComplete", "Gres", "GresUsed", "CPUsState", "Memory", "AllocMem", "Partition",
                "Available", "Time", "Features", "Reason")  # fmt: skip
 MORE_NODE_FIELDS = ("PriorityTier", "PreemptMode", "Disk", "SocketCoreThread")  # as those of jobs
-
 _STATES = {
     "PENDING": JobState.PENDING, "REQUEUED": JobState.PENDING, "REQUEUE_FED": JobState.PENDING,
     "REQUEUE_HOLD": JobState.PENDING, "SPECIAL_EXIT": JobState.PENDING, "RUNNING": JobState.RUNNING,
@@ -72,66 +79,11 @@ _MAINTENANCE = re.compile(r"\bmaint(?:enance)?\b")
 _SWITCHED_ON = re.compile(r"\b(?:powered_down|powering_up|power_up)\b")  # by Slurm, for the job that it starts there
 _JOB_ID = re.compile(r"[1-9][0-9]{0,17}(?:[_+][0-9]{1,9})?")
 _DIGITS = re.compile(r"[0-9]{1,15}")
-_RANGE = re.compile(r"([0-9]+)-([0-9]+)")
-_LONG_LIST = 1000
-_MOST_KNOWN = 4096
-_MOST_NODES = 100_000  # more than any cluster; a range with a wrong digit must not fill the memory
 _FREES_GPUS = ("REQUEUE", "CANCEL")  # a suspended job keeps its GPUs
 _SHARING = {"NO": "OK", "USER": "USER", "MCS": "MCS"}  # what Exclusive shows in the words of OverSubscribe, else NO
 _SHARES = ("OK", "YES", "USER", "MCS")  # its nodes, with some jobs at least
 _NO_LIMIT = 0xFFFE
 _NO_VALUE = 0xFFFFFFFE  # Slurm shows its marks for "not set" and "infinite" as plain numbers
-
-
-def format_option(fields: Sequence[str], mark: str) -> str:
-    """The value of ``-O``/``--Format`` that makes :func:`_records` able to read the output."""
-    return ",".join(f"{name}:{SEP}{mark}" for name in fields)
-
-
-def _records(parts: Iterable[str], fields: Sequence[str], mark: str, what: str) -> Iterator[dict[str, str]]:
-    """Split output, given as it comes, into records: every field ends with SEP and the mark, a record with a line end.
-    One after the other, since all values of a long queue at once are many times its text."""
-    known: dict[str, str] = {}  # most values stand in many records; each is looked at and kept once
-    as_typed: dict[str, str] = {}  # not stripped
-    typed = [index for index, name in enumerate(fields) if name in _TYPED_BY_USERS]
-    for values in _values(parts, len(fields), SEP + mark, what):
-        for kept in (known, as_typed):
-            if len(kept) > _MOST_KNOWN:  # what stands in one record only, such as its number
-                kept.clear()
-        record = dict(zip(fields, [known.get(v) or known.setdefault(v, v.strip()) for v in values], strict=True))
-        for index in typed:
-            record[fields[index]] = as_typed.setdefault(values[index], values[index])
-        yield record
-
-
-def _values(parts: Iterable[str], count: int, field_end: str, what: str) -> Iterator[list[str]]:
-    """The ``count`` values of each record."""
-    record_end, coming = field_end + "\n", iter(parts)
-    text, position, number = "", 0, 1
-    while True:
-        values: list[str] = []
-        stop = position
-        while len(values) < count:  # a field that begins with a line end looks like the end of a record
-            found = text.find(record_end, stop + bool(values))
-            if found >= 0:
-                stop = found
-                values = text[position:stop].split(field_end)
-                continue
-            more = [text[position:]]
-            least = len(more[0])  # as much again, so that a record of any length is put together in linear time
-            while least >= 0 and (part := next(coming, "")):
-                more.append(part)
-                least -= len(part)
-            if len(more) == 1:
-                if not text[position:]:
-                    return
-                raise SlurmParseError(f"{what} output is cut short in record {number}; nothing was changed")
-            text, stop, position = "".join(more), stop - position, 0
-        if len(values) != count:
-            raise SlurmParseError(f"{what} output has no line end after record {number}; nothing was changed")
-        position = stop + len(record_end)
-        number += 1
-        yield values
 
 
 def parse_jobs(text: str, mark: str, fields: Sequence[str] = JOB_FIELDS) -> tuple[SlurmJob, ...]:
@@ -142,7 +94,7 @@ def parse_jobs(text: str, mark: str, fields: Sequence[str] = JOB_FIELDS) -> tupl
 def each_job(parts: Iterable[str], mark: str, fields: Sequence[str] = JOB_FIELDS) -> Iterator[SlurmJob]:
     """Read the output of ``squeue -h -r -t all -O`` :func:`format_option` (``fields``: JOB_FIELDS, or
     :func:`newer_fields`), in ``parts`` as it comes, job by job."""
-    return (_job(record) for record in _records(parts, fields, mark, "squeue"))
+    return (_job(record) for record in records(parts, fields, mark, "squeue"))
 
 
 def newer_fields() -> tuple[str, ...]:
@@ -295,7 +247,7 @@ def parse_nodes(
     nodes: dict[str, SlurmNode] = {}
     members: dict[str, list[str]] = {}
     partitions: dict[str, Partition] = {}
-    for r in _records((text,), fields, mark, "sinfo"):
+    for r in records((text,), fields, mark, "sinfo"):
         name, partition = r["NodeList"], r["Partition"].rstrip("*")
         members.setdefault(partition, []).append(name)
         partitions[partition] = _partition(partition, r)
@@ -374,7 +326,7 @@ def parse_details(text: str, mark: str) -> dict[str, Details]:
     """Read the output of ``squeue -h -t PENDING -o`` DETAIL_FORMAT: by job, of a job array by its id. Only of jobs that
     have any; those whose lists are not understood are left out."""
     found = {}
-    for r in _records((text,), ("job", "excluded"), mark, "squeue"):
+    for r in records((text,), ("job", "excluded"), mark, "squeue"):
         job, _, tasks = r["job"].partition("_")
         _, percent, most = tasks.rstrip("]").rpartition("%")
         try:
@@ -401,29 +353,6 @@ def parse_time_limit(text: str) -> float | None:
     for number in numbers:
         seconds = seconds * 60 + number
     return float(seconds + (int(days) * 86400 if dash else 0))
-
-
-@functools.lru_cache(maxsize=4096)
-def expand(text: str) -> tuple[str, ...]:
-    """Node names in a Slurm node list, sorted as Slurm sorts them; empty for none."""
-    if text_or_empty(text) == "":
-        return ()
-    try:
-        # each range first, since the set spells them out; then their combinations, of which it only knows the number
-        if any(int(last) - int(first) > _MOST_NODES for first, last in _RANGE.findall(text)):
-            raise NodeSetException(f"more than {_MOST_NODES} nodes")
-        found = NodeSet(text, resolver=RESOLVER_NOGROUP)  # whose groups would run a site's programs
-        if len(found) > _MOST_NODES:
-            raise NodeSetException(f"{len(found)} nodes")
-        return tuple(found)
-    except (NodeSetException, ValueError, AssertionError) as error:  # of ClusterShell, for numbers beyond reason
-        raise SlurmParseError(f"Slurm shows a node list this version does not understand: {text!r} ({error})") from None
-
-
-def fold(nodes: Sequence[str]) -> str:
-    """The names as one comma list; in brackets only where it is long, since a plain list is easier read."""
-    plain = ",".join(nodes)
-    return plain if len(plain) <= _LONG_LIST else str(NodeSet.fromlist(nodes, resolver=RESOLVER_NOGROUP))
 
 
 def _int(r: dict[str, str], field: str, default: int) -> int:

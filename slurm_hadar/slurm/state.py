@@ -33,6 +33,7 @@ class GpuRequest:
 
     @property
     def count(self) -> int:
+        """GPUs, whatever their types."""
         return sum(n for _, n in self.types)
 
     @property
@@ -152,6 +153,7 @@ class SlurmJob:
 
     @property
     def held(self) -> bool:
+        """Whether somebody holds it (priority 0): its owner, an administrator, or Slurm itself."""
         return self.state is JobState.PENDING and self.priority == 0
 
 

@@ -17,7 +17,8 @@ from slurm_hadar.throughput.inference import (
     Wanted,
     octaves,
 )
-from slurm_hadar.throughput.store import Measurement, ThroughputStore
+from slurm_hadar.throughput.measurements import Measurement
+from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import ReferenceTable, worker_batch, workload
 
 __all__ = ["SHARED_FACTOR", "Estimator"]

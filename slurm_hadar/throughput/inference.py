@@ -75,6 +75,7 @@ class Guess:
     measured: bool = field(default=False, compare=False)
 
     def speed(self, spread: float) -> Speed:
+        """As policies see it."""
         return Speed(self.steps_per_s, spread, self.source, round(self.error, 3), measured=self.measured)
 
 
@@ -145,6 +146,7 @@ class Inference:
     # how to get from there to here
 
     def best(self, anchors: Iterable[Anchor], wanted: Wanted) -> Guess | None:
+        """The rate wanted, carried over from the anchor from which that errs least; None without one."""
         return min((self._carry_over(a, wanted) for a in anchors), default=None)
 
     def _carry_over(self, anchor: Anchor, wanted: Wanted) -> Guess:
@@ -234,6 +236,7 @@ class Inference:
         return _BATCH_UNKNOWN + 0.01 * octaves(anchor.batch, middle)
 
     def middle_batch(self, known: str) -> int | None:
+        """The middle one of a model's batch sizes in the table; None where it has none."""
         sizes = [b for b in self._table.batches(known) if b] if known else []
         return statistics.median_low(sizes) if sizes else None
 

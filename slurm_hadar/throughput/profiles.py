@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import LEAST_DUTY, Company, Kept, Pairing
-from slurm_hadar.throughput.store import ALPHA, storable
+from slurm_hadar.throughput.measurements import storable
+from slurm_hadar.throughput.store import ALPHA
 
 __all__ = ["Needs", "Profile", "ProfileStore", "joined"]
 

@@ -12,27 +12,29 @@ import logging
 import math
 import os
 import sqlite3
-import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slurm_hadar.errors import StoreError
 from slurm_hadar.messages import FASTEST_STEPS_PER_S, SLOWEST_STEPS_PER_S
-from slurm_hadar.throughput.table import workload
+from slurm_hadar.throughput.measurements import (
+    LEAST_USERS,
+    EstimateError,
+    Known,
+    Measurement,
+    median_of,
+    model_of,
+    order_of,
+    storable,
+)
 
-__all__ = ["ALPHA", "LEAST_USERS", "EstimateError", "Measurement", "ThroughputStore", "storable", "workload_key"]
+__all__ = ["ALPHA", "ThroughputStore"]
 
 log = logging.getLogger(__name__)
-
 #: Weight of a new measurement in the exponential average; Gavel's constant.
 ALPHA = 0.5
-#: So many users must have measured the same before others go by it: the median of three is no single one's to choose.
-LEAST_USERS = 3
-
 _BUSY_TIMEOUT_S = 5.0
-
 #: Version of these tables. The first had none written down; ``throughput_version`` came with the second, and users with
 #: the third: what was filed under a model before is nobody's, and counts as one user more for all others.
 VERSION = 3
@@ -70,10 +72,8 @@ _SCHEMA = (
         steps_per_s REAL NOT NULL, source TEXT NOT NULL, made_at REAL NOT NULL,
         PRIMARY KEY (workload, gpu_type, gpus, spread)) WITHOUT ROWID""",
 )
-
 # What no training can do, such as an average that older versions let sink to 0, or what a damaged file says.
 _SOUND = f"(steps_per_s BETWEEN {SLOWEST_STEPS_PER_S!r} AND {FASTEST_STEPS_PER_S!r})"
-
 _AVERAGE = f"""
     INSERT INTO throughput_measurement VALUES (:workload, :user, :gpu_type, :gpus, :spread, :steps_per_s, 1, :at)
     ON CONFLICT (workload, user, gpu_type, gpus, spread) DO UPDATE SET
@@ -81,7 +81,6 @@ _AVERAGE = f"""
             :alpha * excluded.steps_per_s + (1 - :alpha) * steps_per_s)),
         samples = samples + 1, updated_at = max(updated_at, excluded.updated_at)
     RETURNING *"""
-
 # An estimate for nobody in particular serves all who have measured nothing yet.
 _ESTIMATE = """
     INSERT INTO throughput_estimate
@@ -91,80 +90,12 @@ _ESTIMATE = """
         AND spread = :spread)
     ON CONFLICT (workload, user, gpu_type, gpus, spread) DO UPDATE SET
         steps_per_s = excluded.steps_per_s, source = excluded.source, made_at = excluded.made_at"""
-
 _ERRORS = """
     SELECT m.workload, m.user, m.gpu_type, m.gpus, m.spread, e.source, e.steps_per_s, m.steps_per_s,
         e.made_at, e.user
     FROM throughput_measurement m JOIN throughput_estimate e USING (workload, gpu_type, gpus, spread)
     WHERE e.user IN (m.user, '')
     ORDER BY 1, 2, 3, 4, 5, e.user"""
-
-
-def workload_key(model: str, batch: int | None, user: str = "", name: str = "", graph: str = "") -> str:
-    """What measurements are filed under: ``resnet18:64`` whoever runs it, or ``user/name`` where no model is named;
-    with a job graph its name beside it, since another way of cutting up the model is another speed."""
-    key = workload(model, batch) if model else f"{user}/{name}"
-    return f"{key} {graph}" if graph else key
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """An averaged rate of a whole job of ``gpus`` workers on one GPU type, on one node or ``spread`` over several; over
-    how many, ``nodes`` says where that was told apart (None = it was not). It is that of ``user``, or the median of
-    those of several ``users``."""
-
-    workload: str
-    gpu_type: str
-    gpus: int
-    spread: bool
-    steps_per_s: float
-    samples: int
-    updated_at: float
-    nodes: int | None = None
-    user: str = ""
-    users: int = 1
-
-    @property
-    def shared(self) -> bool:
-        return self.users > 1
-
-    @property
-    def pair(self) -> tuple[str, int, bool, int | None]:
-        """What it was measured on."""
-        return self.gpu_type, self.gpus, self.spread, self.nodes
-
-
-@dataclass(frozen=True, slots=True)
-class EstimateError:
-    """An estimate made before anything was measured, beside what was measured since."""
-
-    workload: str
-    gpu_type: str
-    gpus: int
-    spread: bool
-    source: str
-    estimated: float
-    measured: float
-    made_at: float
-    user: str = ""
-
-    @property
-    def relative(self) -> float:
-        """``estimated / measured - 1``: 0.5 for an estimate half again too high."""
-        return self.estimated / self.measured - 1.0
-
-
-@dataclass(slots=True)
-class _Known:
-    """All that was measured of one workload: by user, and the medians of those pairs that enough users measured."""
-
-    by_user: dict[str, list[Measurement]] = field(default_factory=dict)
-    medians: list[Measurement] = field(default_factory=list)
-
-    def of(self, user: str) -> list[Measurement]:
-        own = self.by_user.get(user, [])
-        pairs = {m.pair for m in own}
-        return sorted([*own, *(m for m in self.medians if m.pair not in pairs)], key=_order)
 
 
 class _NewerStoreError(StoreError):
@@ -186,7 +117,7 @@ class ThroughputStore:
         self._connection = connection
         self._alpha = alpha
         # each round asks for many users and workloads, of which few have changed
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Known] = {}
         self._names: list[str] = []
         self._models: dict[str, frozenset[str]] = {}
         self._version_read = -1
@@ -332,7 +263,7 @@ class ThroughputStore:
         for name in self.workloads():
             self.of(name)
             known = self._known[name]
-            found += sorted([*(m for own in known.by_user.values() for m in own), *known.medians], key=_order)
+            found += sorted([*(m for own in known.by_user.values() for m in own), *known.medians], key=order_of)
         return found
 
     def models_of(self, user: str) -> frozenset[str]:
@@ -341,7 +272,7 @@ class ThroughputStore:
             self._refresh()
             if not self._models:
                 for name, who in self._connection.execute("SELECT DISTINCT workload, user FROM throughput_measurement"):
-                    self._models[who] = self._models.get(who, frozenset()) | {_model_of(name)}
+                    self._models[who] = self._models.get(who, frozenset()) | {model_of(name)}
         return self._models.get(user, frozenset())
 
     def workloads(self) -> list[str]:
@@ -363,8 +294,8 @@ class ThroughputStore:
             self._known.clear()
             self._names, self._models = [], {}
 
-    def _read(self, workload: str) -> _Known:
-        known = _Known()
+    def _read(self, workload: str) -> Known:
+        known = Known()
         by_pair: dict[tuple[str, int, bool, int | None], list[Measurement]] = {}
         rows = self._connection.execute(
             f"SELECT * FROM throughput_measurement WHERE workload = ? AND {_SOUND}", (workload,)
@@ -372,7 +303,7 @@ class ThroughputStore:
         for measured in map(_measurement, rows):
             known.by_user.setdefault(measured.user, []).append(measured)
             by_pair.setdefault(measured.pair, []).append(measured)
-        known.medians = [_median(same) for same in by_pair.values() if len(same) >= LEAST_USERS]
+        known.medians = [median_of(same) for same in by_pair.values() if len(same) >= LEAST_USERS]
         return known
 
     def record_estimate(
@@ -384,14 +315,13 @@ class ThroughputStore:
         source: str,
         at: float,
         *,
-        spread: bool = False,
         user: str = "",
     ) -> None:
-        """Keep an estimate for jobs of ``user``, to be compared with the truth later; ignored once something was
-        measured for the pair, and where it is no rate or gang that there could be."""
+        """Keep an estimate for jobs of ``user`` on one node, to be compared with the truth later; ignored once
+        something was measured for the pair, and where it is no rate or gang that there could be."""
         if not storable(steps_per_s) or gpus > _MOST_GPUS:
             return
-        values = _values(workload, user, gpu_type, gpus, spread, steps_per_s, at)
+        values = _values(workload, user, gpu_type, gpus, spread=False, steps_per_s=steps_per_s, at=at)
         with self._errors("written"), self._connection:
             self._connection.execute(_ESTIMATE, {**values, "source": source})
 
@@ -417,11 +347,6 @@ class ThroughputStore:
 _MOST_GPUS = 10**9  # of a gang; users may ask for more than SQLite can count
 
 
-def storable(steps_per_s: float) -> bool:
-    """Whether a training can have been measured at this rate; what is not a number cannot."""
-    return SLOWEST_STEPS_PER_S <= steps_per_s <= FASTEST_STEPS_PER_S
-
-
 def _values(
     workload: str, user: str, gpu_type: str, gpus: int, spread: bool, steps_per_s: float, at: float
 ) -> dict[str, str | int | float]:
@@ -438,34 +363,7 @@ def _values(
     }
 
 
-def _model_of(name: str) -> str:
-    """What stands before the batch size and the graph in the name of a workload."""
-    return name.partition(" ")[0].partition(":")[0]
-
-
 def _measurement(row: tuple[Any, ...]) -> Measurement:
     workload, user, gpu_type, gpus, spread, steps_per_s, samples, updated_at = row
     nodes = {0: 1, 1: None}.get(spread, spread)
     return Measurement(workload, gpu_type, gpus, bool(spread), steps_per_s, samples, updated_at, nodes, user)
-
-
-def _median(same: list[Measurement]) -> Measurement:
-    """Of one pair, as several users measured it."""
-    first = same[0]
-    return Measurement(
-        first.workload,
-        first.gpu_type,
-        first.gpus,
-        first.spread,
-        statistics.median(m.steps_per_s for m in same),
-        sum(m.samples for m in same),
-        max(m.updated_at for m in same),
-        first.nodes,
-        "",
-        len(same),
-    )
-
-
-def _order(measured: Measurement) -> tuple[str, int, int, int, str]:
-    nodes = measured.nodes or 1
-    return measured.gpu_type, measured.gpus, nodes if measured.spread else 0, measured.users, measured.user

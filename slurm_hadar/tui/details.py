@@ -53,8 +53,7 @@ def _standing(found: Mapping[str, Any], now: float) -> list[str]:
         lines.append(f"  submitted     {clock(line['arrival'])}, {ago} ago; {counted(line['gpus'], 'GPU')}")
     if record is not None:
         lines.append(f"  steps         {_steps(record, found['size'])}")
-        had_s = record["attained_s"] - record["others_s"]
-        moved = f"{counted(record['moves'], 'time')}, {had_s / 3600:.2f} GPU-hours so far"
+        moved = f"{counted(record['moves'], 'time')}, {record['had_s'] / 3600:.2f} GPU-hours so far"
         lines.append(f"  moved         {moved}")
     return lines
 

@@ -49,15 +49,15 @@ def height(trial: Trial, width: Fraction) -> float:
     return float(heights(budget_s, alpha, beta, width)[0])
 
 
-def packing_limit(iteration_s: Sequence[float], threshold: float = 0.0) -> int:
+def packing_limit(iteration_s: Sequence[float]) -> int:
     """The most trials worth packing on one GPU, by measured times per iteration of 1, 2, ... trials side by side.
 
-    The largest p for which the marginal benefit ``O_p = 1 - ((p - 1) / p) T_p / T_(p-1)`` is above ``threshold`` for it
-    and all smaller ones (Fluid, section 4.2.2; the paper's threshold is not published, 0 asks for any gain).
+    The largest p for which the marginal benefit ``O_p = 1 - ((p - 1) / p) T_p / T_(p-1)`` is above 0 for it and
+    all smaller ones (Fluid, section 4.2.2; the paper's threshold is not published, 0 asks for any gain).
     """
     limit = 1
     for p in range(2, len(iteration_s) + 1):
-        if 1 - (p - 1) / p * iteration_s[p - 1] / iteration_s[p - 2] <= threshold:
+        if 1 - (p - 1) / p * iteration_s[p - 1] / iteration_s[p - 2] <= 0.0:
             break
         limit = p
     return limit

@@ -20,12 +20,13 @@ COLOURS = 7
 _WIDTH, _TOP = 1000.0, 22.0
 _GPU_HEIGHT, _NODE_GAP = 16.0, 6.0
 _LETTER, _PAD = 0.95, 1.2  # percent of the narrowest drawing: an id that is cut would be another job's
+_SMALL = 36.0  # height of a small curve
 
 
-def ticks(since: float, until: float, width: float = 100.0, left: float = 0.0, most: int = 8) -> list[dict[str, Any]]:
-    """Round local times between two epoch seconds: ``x`` and ``text``."""
+def ticks(since: float, until: float, width: float = 100.0, left: float = 0.0) -> list[dict[str, Any]]:
+    """At most nine round local times between two epoch seconds, unless days are too many: ``x`` and ``text``."""
     steps = (60, 120, 300, 600, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800)
-    step = next((s for s in steps if (until - since) / s <= most), steps[-1])
+    step = next((s for s in steps if (until - since) / s <= 8), steps[-1])
     offset = dt.datetime.fromtimestamp(since).astimezone().utcoffset() or dt.timedelta()
     first = math.ceil((since + offset.total_seconds()) / step) * step - offset.total_seconds()
     found = []
@@ -47,7 +48,7 @@ def blocks(gpus: Iterable[str | None]) -> list[tuple[str | None, int]]:
 
 
 def small_curve(
-    trend: Mapping[str, Any], value: Callable[[Mapping[str, Any]], float | None], top: float, height: float = 36.0
+    trend: Mapping[str, Any], value: Callable[[Mapping[str, Any]], float | None], top: float
 ) -> dict[str, Any] | None:
     """A small curve of one figure of :func:`slurm_hadar.web.content.overview`'s samples, from 0 to ``top`` or more.
     ``value`` gives it, None = it was not recorded. None where fewer than two samples have it."""
@@ -56,15 +57,15 @@ def small_curve(
         return None
     since, length = trend["since"], trend["until"] - trend["since"]
     top = max(top, *(found for _, found in samples), 1.0)
-    points = [((when - since) / length * 100.0, height - 1.5 - found / top * (height - 3.0)) for when, found in samples]
+    points = [((when - since) / length * 100.0, _SMALL - 1.5 - found / top * (_SMALL - 3.0)) for when, found in samples]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     edges = [0.0, *((a[0] + b[0]) / 2 for a, b in itertools.pairwise(points)), 100.0]
     spots = [
         {"x": round(low, 1), "width": round(max(0.0, high - low), 1), "time": when, "value": found}
         for (when, found), low, high in zip(samples, edges, edges[1:], strict=False)
     ]
-    area = f"{points[0][0]:.1f},{height} {line} {points[-1][0]:.1f},{height}"
-    return {"height": height, "line": line, "area": area, "spots": spots}
+    area = f"{points[0][0]:.1f},{_SMALL} {line} {points[-1][0]:.1f},{_SMALL}"
+    return {"height": _SMALL, "line": line, "area": area, "spots": spots}
 
 
 def gantt(content: Mapping[str, Any]) -> dict[str, Any]:

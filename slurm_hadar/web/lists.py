@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from slurm_hadar.controller.answers.lines import Line, array_text
@@ -17,8 +17,8 @@ __all__ = ["MOST_PER_PAGE", "ended", "partitions", "queue", "users"]
 
 PER_PAGE, MOST_PER_PAGE = 100, 1000
 #: What is kept of a job that is over and shown in lists.
-_ENDED = ("job_id", "user", "name", "workers", "arrival", "ended", "final", "attained_s", "others_s", "moves",
-          "restarts", "steps", "total_steps", "lost_steps")  # fmt: skip
+_ENDED = ("job_id", "user", "name", "workers", "arrival", "ended", "final", "attained_s", "others_s", "had_s",
+          "moves", "restarts", "steps", "total_steps", "lost_steps", "ran_s")  # fmt: skip
 
 
 def queue(journal: Reader, query: Mapping[str, str], folds: bool) -> dict[str, Any]:
@@ -65,8 +65,8 @@ def ended(journal: Reader, query: Mapping[str, str]) -> dict[str, Any]:
     records = journal.ended_page(user, final, per_page + 1, (page - 1) * per_page)
     jobs = []
     for record in records[:per_page]:
-        whole = asdict(record)
-        jobs.append({key: whole[key] for key in _ENDED} | {"ran_s": dict(record.ran_s)})
+        whole = record.as_dict()
+        jobs.append({key: whole[key] for key in _ENDED})
     return {"jobs": jobs, "user": user, "final": final, "page": page, "per_page": per_page,
             "more": len(records) > per_page}  # fmt: skip
 

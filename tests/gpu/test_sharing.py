@@ -18,7 +18,7 @@ MIB = 2**20
 #: Keeps 256 MiB and needs about 1 GiB more within an iteration; says what its weights are, and what it saw.
 TRAINING = """
 import hashlib, json, sys, time, torch
-from slurm_hadar.sharing.broker.looking import status_of
+from slurm_hadar.sharing.broker.queries import status_of
 import os, pathlib
 torch.use_deterministic_algorithms(True)
 torch.manual_seed(int(sys.argv[1]))

@@ -19,7 +19,7 @@ from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.model import Placement
 from slurm_hadar.pages.journal_runs import Window, held_in
 from slurm_hadar.pages.report import journal_page
-from slurm_hadar.throughput.store import EstimateError
+from slurm_hadar.throughput.measurements import EstimateError
 from tests.pages.test_comparison import read_page
 
 NOW = 1_700_000_000.0

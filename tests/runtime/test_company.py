@@ -17,7 +17,7 @@ class _Broker:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sessions: list[tuple[str, str, int]] | None = []
-        monkeypatch.setattr("slurm_hadar.sharing.broker.looking.status_of", self.status)
+        monkeypatch.setattr("slurm_hadar.sharing.broker.queries.status_of", self.status)
         monkeypatch.setattr(company, "LOOK_S", 0.0)
 
     def status(self, _path: Path) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _needs(monkeypatch: pytest.MonkeyPatch, *looks: list[dict[str, Any]]) -> dic
     """What is known of job 7 after the broker has told these sessions, one look after the other."""
     monkeypatch.setattr(company, "LOOK_S", 0.0)
     told = iter(looks)
-    monkeypatch.setattr("slurm_hadar.sharing.broker.looking.status_of", lambda _: {"sessions": next(told)})
+    monkeypatch.setattr("slurm_hadar.sharing.broker.queries.status_of", lambda _: {"sessions": next(told)})
     seen = Company("/socket", "7")
     for _ in looks:
         seen.changed()
@@ -125,7 +125,7 @@ def test_giving_way_is_said_again_and_again_and_ends_by_itself(monkeypatch: pyte
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setattr(
-        "slurm_hadar.sharing.broker.looking.give_way", lambda _path, job, share, _for_s: told.append((job, share))
+        "slurm_hadar.sharing.broker.queries.give_way", lambda _path, job, share, _for_s: told.append((job, share))
     )
     way = GivesWay("/socket", "7")
     way.keep_up()

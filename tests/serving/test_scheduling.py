@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.serving.scheduling.latencies import Latencies
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.learning import Knowledge
-from slurm_hadar.serving.scheduling.orloj import Latencies, Orloj
+from slurm_hadar.serving.scheduling.orloj import Orloj
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
 from slurm_hadar.serving.scheduling.request import Refusal, Request, Step, Worker

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker.looking import status_of
+from slurm_hadar.sharing.broker.queries import status_of
 from slurm_hadar.sharing.broker.wire import credentials
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import SlurmParseError
 from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm import parsing, tres
+from slurm_hadar.slurm.framing import SEP
 from slurm_hadar.slurm.limits import open_maintained
-from slurm_hadar.slurm.parsing import DETAIL_FORMAT, JOB_FIELDS, NODE_FIELDS, SEP, Details
+from slurm_hadar.slurm.node_lists import expand, fold
+from slurm_hadar.slurm.parsing import DETAIL_FORMAT, JOB_FIELDS, NODE_FIELDS, Details
 from slurm_hadar.slurm.shown import throttles
 from slurm_hadar.slurm.state import Fittings, Reservation, SlurmJob
 
@@ -349,8 +351,8 @@ def test_long_node_lists_are_folded() -> None:
     """scontrol reads lines of 4,095 characters."""
     names = [f"gpu-node-{i:04}" for i in range(2000)]
 
-    assert parsing.fold(names[:3]) == "gpu-node-0000,gpu-node-0001,gpu-node-0002"
-    assert len(parsing.fold(names)) < 100 and parsing.expand(parsing.fold(names)) == tuple(names)
+    assert fold(names[:3]) == "gpu-node-0000,gpu-node-0001,gpu-node-0002"
+    assert len(fold(names)) < 100 and expand(fold(names)) == tuple(names)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.inference import relative_speed
-from slurm_hadar.throughput.store import ThroughputStore, workload_key
+from slurm_hadar.throughput.measurements import workload_key
+from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import reference
 
 FACTORS = {"v100": (1.0, 0.5, 0.5, 0.25, 0.2), "k80": (1.0, 0.8, 0.8, 0.6, 0.6)}

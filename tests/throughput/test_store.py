@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import StoreError
 from slurm_hadar.messages import FASTEST_STEPS_PER_S, SLOWEST_STEPS_PER_S
-from slurm_hadar.throughput.store import ThroughputStore, workload_key
+from slurm_hadar.throughput.measurements import workload_key
+from slurm_hadar.throughput.store import ThroughputStore
 
 rates = st.floats(SLOWEST_STEPS_PER_S, FASTEST_STEPS_PER_S)
 

@@ -43,6 +43,9 @@ def objective(trial):
                 os.kill(os.getpid(), signal.SIGTERM)
     return x / step
 """
+#: One that asks for one number, once something else is done.
+PLAIN = "def objective(trial):\n    {before}\n    return trial.suggest_float('x', 0, 1)\n"
+RANDOM = ("--algorithm", "random", "--gpus", "2")
 
 
 class Tuner:

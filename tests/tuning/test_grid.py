@@ -14,6 +14,9 @@ optuna = pytest.importorskip("optuna")
 
 from slurm_hadar.tuning.grid import combination  # noqa: E402
 from slurm_hadar.tuning.study.book import Algorithm, Book, End, Sampler, sampler_of  # noqa: E402
+from tests.tuning.conftest import PLAIN  # noqa: E402
+
+Study = Callable[..., str]
 
 #: What an objective asks for next, by what it has so far; None: it has all.
 Space = Callable[[dict[str, Any]], tuple[str, Any] | None]
@@ -122,3 +125,27 @@ def test_another_trial_that_asks_for_something_else_is_refused(tmp_path: Any) ->
             book.tell(trial, End.FAIL)
 
     assert len(seen) == 3 and len(book.trials()) == 6
+
+
+def test_a_grid_is_tried_once(tuner: Any, study: Study) -> None:
+    """By several at a time, and when it is asked for more, and again."""
+    text = (
+        "def objective(trial):\n    return trial.suggest_int('x', 1, 2) + trial.suggest_categorical('y', [0.5, 0.25])\n"
+    )
+    for _ in range(2):
+        code, out, said = tuner("run", study(text), "--trials", "9", "--algorithm", "grid", "--gpus", "3")
+        assert code == 0, said
+        assert "trials: 4 complete" in out
+    assert sorted(t.value for t in tuner.trials()) == [1.25, 1.5, 2.25, 2.5]
+
+
+def test_a_grid_of_floats_without_a_step_is_said_once(tuner: Any, study: Study) -> None:
+    """Each further trial would fail alike; with a step the search goes on with the one that has asked."""
+    words = ("run", study(PLAIN, before="pass"), "--trials", "4", "--algorithm", "grid", "--gpus", "2")
+    code, _, said = tuner(*words)
+    assert code == 1 and said.startswith("hadar: --algorithm grid: parameter 'x' is any float from 0 to 1: give "), said
+    assert len(said.splitlines()) == 1 and [t.state.name for t in tuner.trials()] == ["WAITING"]
+
+    study(PLAIN.replace("0, 1)", "0, 1, step=0.5)"), before="pass")
+    assert tuner(*words)[0] == 0
+    assert sorted(t.value for t in tuner.trials()) == [0, 0.5, 1]

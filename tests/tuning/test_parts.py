@@ -18,10 +18,10 @@ from slurm_hadar.tuning.algorithms import brackets_of, promoted
 from slurm_hadar.tuning.allocation.allocator import Allocator
 from slurm_hadar.tuning.allocation.pool import GpuType, Limits
 from slurm_hadar.tuning.allocation.widths import water_level, within
-from slurm_hadar.tuning.executor.desk import Message
+from slurm_hadar.tuning.executor.channel import Message
 from slurm_hadar.tuning.executor.estimate import Estimates
 from slurm_hadar.tuning.executor.executor import Executor
-from slurm_hadar.tuning.executor.hearing import Hearing
+from slurm_hadar.tuning.executor.handler import MessageHandler
 from slurm_hadar.tuning.executor.launch import Ended, imports_of
 from slurm_hadar.tuning.executor.live import Live, Why
 from slurm_hadar.tuning.executor.meter import Meter
@@ -316,11 +316,11 @@ def test_who_has_told_its_result_does_not_hold_its_gpu_for_ever(state: str, monk
     state_: Any = SimpleNamespace(
         book=None, settings=settings, say=told.append, lives={0: over, 1: busy}, running=lambda: [over, busy]
     )
-    desk: Any = SimpleNamespace(token="0" * 64, answer=lambda *_: None)
+    channel: Any = SimpleNamespace(token="0" * 64, answer=lambda *_: None)
     launcher: Any = SimpleNamespace(kill=lambda run, _step: killed.append(run))
-    runs, hearing = Runs(state_, desk, launcher), Hearing(state_, desk)
+    runs, handler = Runs(state_, channel, launcher), MessageHandler(state_, channel)
 
-    hearing.message(Message(b"", True, "end", 0, 0, 0, {"state": state, "value": 1.0, "text": "ValueError"}))
+    handler.handle(Message(b"", True, "end", 0, 0, 0, {"state": state, "value": 1.0, "text": "ValueError"}))
     for second in range(60):
         clock[0] = 1000.0 + second
         runs.enforce()

@@ -57,7 +57,7 @@ def explain(config: Config, job_id: str, as_json: bool) -> None:
                 "job_id": job_id,
                 "wait": wait,
                 "last_decision": last,
-                "record": _record(record),
+                "record": None if record is None else record.as_dict(),
                 "fork": fork,
                 "size": size_source(record),
                 "slurm": slurm,
@@ -138,10 +138,6 @@ def _forked(fork: dict[str, Any]) -> list[str]:
     if fork["closer"] is not None:
         lines.append(f"  all steps are done; copy {fork['closer']} ends the script")
     return lines
-
-
-def _record(record: JobRecord | None) -> dict[str, Any] | None:
-    return None if record is None else {name: getattr(record, name) for name in record.__slots__}
 
 
 def _explanation(

@@ -11,8 +11,9 @@ from rich.table import Table
 from slurm_hadar.cli.common import cell, config_options, console, journal_path, json_option, print_json
 from slurm_hadar.config import Config
 from slurm_hadar.controller.journal import journal_copy
+from slurm_hadar.throughput.measurements import EstimateError, Measurement
 from slurm_hadar.throughput.profiles import Needs, Profile, ProfileStore
-from slurm_hadar.throughput.store import EstimateError, Measurement, ThroughputStore
+from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.units import span
 
 __all__ = ["speeds"]

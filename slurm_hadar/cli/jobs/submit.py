@@ -8,8 +8,8 @@ import click
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.config import load
+from slurm_hadar.controller.steering.forms import no_type
 from slurm_hadar.controller.steering.nodes import node_facts
-from slurm_hadar.controller.steering.rules import no_type
 from slurm_hadar.errors import HadarError
 from slurm_hadar.slurm.backend.cli import CliBackend
 from slurm_hadar.submission.sbatch import said, sbatch

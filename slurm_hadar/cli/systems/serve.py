@@ -68,7 +68,7 @@ def run(
     tls_key: Path | None, name: str, largest: int, queue: int, max_body: str, drain: str, hang: str,
 ) -> None:  # fmt: skip
     """Serve the models that a function of a Python file builds, by the Open Inference Protocol."""
-    from slurm_hadar.serving.server.desk import DeskOptions
+    from slurm_hadar.serving.server.dispatcher import DispatcherOptions
     from slurm_hadar.serving.server.run import ServerOptions, run_server
 
     token = None if token_file is None else read_token(token_file)
@@ -76,7 +76,7 @@ def run(
         raise ConfigError("--tls-cert and --tls-key go together")
     if token is None and not is_loopback(host):
         raise ConfigError(f"--host {host} can be reached from other hosts: give --token-file")
-    desk = DeskOptions(
+    dispatcher = DispatcherOptions(
         source,
         Bounds.read(workers, goal),
         seconds(slo, "--slo"),
@@ -85,7 +85,9 @@ def run(
         queue,
         hang_s=seconds(hang, "--hang"),
     )
-    options = ServerOptions(desk, host, port, token, tls_cert, tls_key, size_bytes(max_body), seconds(drain, "--drain"))
+    options = ServerOptions(
+        dispatcher, host, port, token, tls_cert, tls_key, size_bytes(max_body), seconds(drain, "--drain")
+    )
     run_server(options, say)
 
 

@@ -18,9 +18,9 @@ from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.runtime.launch.turns import has_shards
-from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.looking import NobodyServes, sockets, status_of
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.queries import NobodyServes, sockets, status_of
+from slurm_hadar.sharing.broker.server import Broker
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.simulation.result import ShareResult
 from slurm_hadar.sharing.simulation.run import PARALLEL_GAIN, ShareOptions
 from slurm_hadar.sharing.simulation.run import simulate as run_simulation

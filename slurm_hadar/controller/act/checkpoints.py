@@ -69,6 +69,7 @@ class Checkpoints:
         return self._asked
 
     def has_saved(self, job_id: str, asked: Asked) -> bool:
+        """Whether a checkpoint of the run that was asked has come since."""
         return self._context.book.saved_since(job_id, asked.restarts, asked.at)
 
     def finishes(self, seen: Observation, job_id: str) -> bool:
@@ -134,6 +135,7 @@ class Checkpoints:
         return Asked(restarts, now, time.monotonic() + jobs.ack_timeout_s) if sent else None
 
     def tell_to_go_on(self, job_id: str) -> None:
+        """The job stays after all: it need not wait for its end any longer."""
         if self._channel is not None:
             self._channel.order(job_id, "go_on", "not moved after all")
 

@@ -9,7 +9,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.safety.quarantine import Quarantine
-from slurm_hadar.controller.steering.bounds import Lessons
+from slurm_hadar.controller.steering.lessons import Lessons
 from slurm_hadar.slurm.backend.base import Backend
 
 __all__ = ["ActContext"]

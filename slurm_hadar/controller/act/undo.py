@@ -11,7 +11,7 @@ from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.controller.steering import writes
-from slurm_hadar.controller.steering.bounds import keeps_back, note_unfit, of_one_partition
+from slurm_hadar.controller.steering.lessons import keeps_back, note_unfit, of_one_partition
 from slurm_hadar.controller.steering.rules import LAUNCH_FAILED, TRANSIENT_HOLDS
 from slurm_hadar.slurm.state import SlurmJob, Write
 

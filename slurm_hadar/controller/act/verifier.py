@@ -15,7 +15,7 @@ from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome, Wri
 from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.steering import writes
-from slurm_hadar.controller.steering.bounds import keeps_back
+from slurm_hadar.controller.steering.lessons import keeps_back
 from slurm_hadar.controller.steering.read_back import Pace, ReadBack, Verdict, overdue, verdict
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import SlurmJob

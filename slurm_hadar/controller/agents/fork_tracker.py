@@ -60,6 +60,7 @@ class ForkedJob:
 
     @property
     def working(self) -> list[int]:
+        """Numbers of the copies that run."""
         return sorted(number for number, copy in self.copies.items() if copy.running)
 
 

@@ -21,9 +21,9 @@ class Trend:
     waiting: Sequence[int] = ()
 
 
-def trend_of(journal: Reader, rounds: int = 60) -> Trend:
-    """Of the last ``rounds``. Raises StoreError."""
-    last = journal.rounds(rounds)[::-1]
+def trend_of(journal: Reader) -> Trend:
+    """Of the last 60 rounds. Raises StoreError."""
+    last = journal.rounds(60)[::-1]
     if not last:
         return Trend()
     times = [r["time"] for r in last]

@@ -19,8 +19,9 @@ from slurm_hadar.controller.answers.trends import Trend, trend_of
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.observe.company import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
+from slurm_hadar.controller.steering.forms import no_type, placement_of
 from slurm_hadar.controller.steering.nodes import node_facts
-from slurm_hadar.controller.steering.rules import no_type, pinned_reason, placement_of, unreadable
+from slurm_hadar.controller.steering.rules import pinned_reason, unreadable
 from slurm_hadar.controller.words import clock, in_words
 from slurm_hadar.errors import SlurmError, SlurmHidden, StoreError
 from slurm_hadar.model import EMPTY, Tier
@@ -29,8 +30,23 @@ from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import ClusterState
 
 __all__ = [
-    "TIERS", "Beat", "NodeView", "Picture", "TypeUse", "beat", "job_view", "journal_or_empty", "live_view",
-    "picture_of", "nodes_of", "queue_view", "recorded_lines", "recorded_nodes", "said", "shown_lines", "silence",
+    "TIERS",
+    "Beat",
+    "NodeView",
+    "Picture",
+    "TypeUse",
+    "beat",
+    "job_view",
+    "journal_or_empty",
+    "live_view",
+    "nodes_of",
+    "picture_of",
+    "queue_view",
+    "recorded_lines",
+    "recorded_nodes",
+    "said",
+    "shown_lines",
+    "silence",
     "type_use",
 ]  # fmt: skip
 
@@ -49,6 +65,7 @@ _SAME = (
     "job_id", "user", "name", "state", "gpus", "steps_per_s", "arrival", "restarts", "moves", "size", "partition",
     "started",
 )  # fmt: skip
+_MOST_SHOWN = 2000  # jobs of the journal on a terminal
 _SILENT_AFTER = 3  # rounds that did not come
 
 
@@ -121,8 +138,8 @@ class Picture:
     trend: Trend = field(default_factory=Trend)
 
 
-def picture_of(backend: Backend, config: Config, now: float, most: int = 2000) -> Picture:
-    """One look for a terminal: at Slurm, or at ``most`` jobs of the journal where Slurm does not answer."""
+def picture_of(backend: Backend, config: Config, now: float) -> Picture:
+    """One look for a terminal: at Slurm, or at the journal's first jobs where Slurm does not answer."""
     journal, journal_fault = journal_or_empty(config)
     try:
         last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
@@ -131,7 +148,7 @@ def picture_of(backend: Backend, config: Config, now: float, most: int = 2000) -
             lines, nodes = live_view(backend, config, journal)
             total, waiting, fault = len(lines), sum(1 for line in lines if line.state == "pending"), ""
         except SlurmError as error:
-            rows, total = journal.queue_page(limit=most)
+            rows, total = journal.queue_page(limit=_MOST_SHOWN)
             lines, nodes, fault = recorded_lines(rows), recorded_nodes(journal), str(error)
             waiting = journal.queue_counts("state").get("pending", 0)
     finally:
@@ -163,7 +180,7 @@ def job_view(journal: Reader, job_id: str) -> dict[str, Any] | None:
     return {
         "job_id": job_id, "line": recorded_lines([row])[0].as_dict() if row else None,
         "wait": {**_NO_WAIT, **wait} if wait else None,
-        "record": None if record is None else asdict(record), "size": size_source(record),
+        "record": None if record is None else record.as_dict(), "size": size_source(record),
         "workload": row["workload"] if row else None,
         "speeds": journal.speeds_of(row["workload"]) if row else {},
         "runs": [{**asdict(r), "held": r.held.as_dict()} for r in runs],

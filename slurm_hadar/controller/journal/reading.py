@@ -112,9 +112,9 @@ class Reader(Summaries):
         rows = self._query("SELECT parent, number, steps, total, closer FROM forks")
         return numbers_only({parent: tuple(rest) for parent, *rest in rows})
 
-    def trainings(self, last: int = 20) -> list[dict[str, Any]]:
-        """What became of predictors' trainings, the newest first: began, ended, version, predictor, detail."""
-        return self._rows("SELECT * FROM trainings ORDER BY began DESC LIMIT ?", (last,))
+    def trainings(self) -> list[dict[str, Any]]:
+        """What became of predictors' last 20 trainings, the newest first: began, ended, version, predictor, detail."""
+        return self._rows("SELECT * FROM trainings ORDER BY began DESC LIMIT 20")
 
     def load_memory(self, owner: str) -> str | None:
         """What :meth:`save_memory` kept for ``owner``; None if another one's was kept since."""
@@ -124,6 +124,7 @@ class Reader(Summaries):
     # What people ask
 
     def rounds(self, last: int = 20) -> list[dict[str, Any]]:
+        """The newest first, each with its number as ``round``; what cannot be read is left out."""
         rows = self._query("SELECT round, record FROM rounds ORDER BY round DESC LIMIT ?", (last,))
         return [{"round": number, **content} for number, text in rows if (content := row_round(text)) is not None]
 
@@ -193,31 +194,35 @@ class Reader(Summaries):
         }
 
     def wait(self, job_id: str) -> dict[str, Any] | None:
+        """Why a job waits, with the ``round`` that said so; None if nothing is known."""
         for number, text in self._query("SELECT round, record FROM waits WHERE job_id = ?", (job_id,)):
             return {"round": number, **content} if (content := row_object(text)) is not None else None
         return None
 
     def waits(self) -> dict[str, dict[str, Any]]:
+        """{job: why it waits} of the last round that planned."""
         rows = self._query("SELECT job_id, record FROM waits")
         return {job: content for job, text in rows if (content := row_object(text)) is not None}
 
     def prices(self) -> dict[tuple[str, str], float]:
+        """{(node, GPU type): price}, as last planned."""
         return {(n, t): p for n, t, p in self._query("SELECT node, gpu_type, price FROM prices")}
 
     def job(self, job_id: str) -> JobRecord | None:
+        """What is remembered of a job; None if nothing is, or it cannot be read."""
         for (text,) in self._query("SELECT record FROM jobs WHERE job_id = ?", (job_id,)):
             return row_record(JobRecord, text)
         return None
 
     # What the last rounds saw
 
-    def job_ids(self, prefix: str, most: int = 200) -> list[str]:
-        """Ids that begin with ``prefix``, the newest jobs first."""
+    def job_ids(self, prefix: str) -> list[str]:
+        """Ids that begin with ``prefix``, the newest jobs first, 200 at the most."""
         begins = prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         rows = self._query(
             "SELECT job_id FROM jobs WHERE job_id LIKE ? ESCAPE '\\' "
-            "ORDER BY CAST(job_id AS INTEGER) DESC, job_id LIMIT ?",
-            (begins, most),
+            "ORDER BY CAST(job_id AS INTEGER) DESC, job_id LIMIT 200",
+            (begins,),
         )
         return [job_id for (job_id,) in rows]
 
@@ -263,6 +268,7 @@ class Reader(Summaries):
         )
 
     def queue_row(self, job_id: str) -> dict[str, Any] | None:
+        """A job as the last round saw it, ``wait`` beside it as JSON; None if it was not there."""
         rows = self._rows(
             "SELECT q.*, w.record AS wait FROM queue q LEFT JOIN waits w USING (job_id) WHERE q.job_id = ?", (job_id,)
         )
@@ -339,13 +345,13 @@ class Reader(Summaries):
             (since, since, step_s, step_s, since),
         )
 
-    def last_moves(self, last: int = 10) -> list[dict[str, Any]]:
-        """The last decisions to start, move or stop a job, the newest first, each with the ``mode`` of its round."""
+    def last_moves(self) -> list[dict[str, Any]]:
+        """The last ten starts, moves and stops that were decided, the newest first, with the ``mode`` of the round."""
         return self._decisions(
             "SELECT d.round, d.time, d.job_id, d.kind, d.old, d.new, d.why, d.price, d.payoff, r.mode FROM decisions d "
             "LEFT JOIN rounds r USING (round) WHERE d.kind IN ('start', 'move', 'preempt') "
-            "ORDER BY d.time DESC, d.rowid DESC LIMIT ?",
-            (last,),
+            "ORDER BY d.time DESC, d.rowid DESC LIMIT 10",
+            (),
         )
 
     def _decisions(self, sql: str, args: tuple[Any, ...]) -> list[dict[str, Any]]:

@@ -220,6 +220,10 @@ class JobRecord:
         """GPU-seconds that it has had; of a shared GPU those of its turns."""
         return self.attained_s - self.others_s
 
+    def as_dict(self) -> dict[str, Any]:
+        """By name of field, with :attr:`had_s`, for JSON and templates."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"had_s": self.had_s}
+
     def serve(self, seconds: float, gpus: int, part: float = 1.0) -> None:
         """It ran so much longer, on so many GPUs, of which it had that part."""
         self.clock_s = self.ran_in_all_s + seconds
@@ -312,6 +316,7 @@ class WriteOutcome(enum.StrEnum):
 
     @property
     def failed(self) -> bool:
+        """Whether it failed, as far as is known; one that came too late did not."""
         return self not in (WriteOutcome.OK, WriteOutcome.OVERTAKEN)
 
 

@@ -174,6 +174,7 @@ class Journal(Reader):
     # What was done
 
     def add_round(self, record: RoundRecord) -> int:
+        """Returns its number."""
         with self.transaction() as db:
             row = (record.time, record.mode, record.policy, json.dumps(asdict(record)))
             cursor = db.execute("INSERT INTO rounds (time, mode, policy, record) VALUES (?, ?, ?, ?)", row)
@@ -249,6 +250,7 @@ class Journal(Reader):
             )
 
     def replace_prices(self, prices: Mapping[tuple[str, str], float]) -> None:
+        """{(node, GPU type): price}: those of the last round alone are kept."""
         with self.transaction() as db:
             db.execute("DELETE FROM prices")
             db.executemany("INSERT INTO prices VALUES (?, ?, ?)", [(n, t, p) for (n, t), p in prices.items()])

@@ -17,8 +17,8 @@ from slurm_hadar.controller.observe.speeds.shared_gpus import accepted_slow_down
 from slurm_hadar.controller.prediction.forecasts import Forecast
 from slurm_hadar.controller.safety.guard import unmovable_reason
 from slurm_hadar.controller.steering.elastic import enough
+from slurm_hadar.controller.steering.forms import shared_form
 from slurm_hadar.controller.steering.nodes import NodeBook
-from slurm_hadar.controller.steering.rules import shared_form
 from slurm_hadar.controller.steering.time_limits import goes_on, types_within
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.model import Basis, Form, Job, JobState, Speed

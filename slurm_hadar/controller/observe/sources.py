@@ -14,7 +14,7 @@ from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.safety.quarantine import Quarantine
-from slurm_hadar.controller.steering.bounds import Lessons
+from slurm_hadar.controller.steering.lessons import Lessons
 from slurm_hadar.throughput.estimator import Estimator
 from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.store import ThroughputStore

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_hadar.comment import read
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.steering.rules import gpus_asked
+from slurm_hadar.controller.steering.forms import gpus_asked
 from slurm_hadar.errors import SlurmError
 from slurm_hadar.model import JobState, Speed
 from slurm_hadar.predict.history import HistoryJob, Submission

@@ -21,7 +21,7 @@ from slurm_hadar.controller.observe.observer import Observation
 from slurm_hadar.controller.safety.guard import Change
 from slurm_hadar.model import Job, Node, Plan, Snapshot, Speed
 from slurm_hadar.slurm.state import SlurmNode
-from slurm_hadar.throughput.store import workload_key
+from slurm_hadar.throughput.measurements import workload_key
 
 __all__ = ["DashboardRows", "gpu_use", "workload_name"]
 

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from slurm_hadar.controller.steering.bounds import keeps_back
+from slurm_hadar.controller.steering.lessons import keeps_back
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.state import SlurmJob
 

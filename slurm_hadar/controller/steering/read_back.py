@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from slurm_hadar.controller.safety.guard import Change
-from slurm_hadar.controller.steering.bounds import keeps_back
-from slurm_hadar.controller.steering.rules import TRANSIENT_HOLDS, gpus_asked
+from slurm_hadar.controller.steering.forms import gpus_asked
+from slurm_hadar.controller.steering.lessons import keeps_back
+from slurm_hadar.controller.steering.rules import TRANSIENT_HOLDS
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.model import JobState
-from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import SlurmJob
 
 __all__ = ["Pace", "ReadBack", "Verdict", "overdue", "verdict"]
@@ -46,6 +47,7 @@ class ReadBack:
         return self.begins.get(job_id) if job is None else job.eligible
 
     def waits(self, job_id: str) -> bool:
+        """Whether the job waits to be started; one that was not seen does if it was put off."""
         job = self.jobs.get(job_id)
         return job_id in self.begins if job is None else job.state is JobState.PENDING
 

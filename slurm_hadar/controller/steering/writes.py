@@ -13,7 +13,7 @@ from slurm_hadar.comment import read, with_asked, with_needs
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.model import Placement
-from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import SlurmJob, Write
 
 __all__ = ["RESTART_GAP_S", "defer", "free", "give_back", "lease", "place", "requeue", "restart", "tasks_told"]

@@ -41,14 +41,17 @@ class Family:
 
     @property
     def stuck(self) -> tuple[Job, ...]:
+        """Those that keep their places: they end, are suspended, or cannot be moved."""
         return tuple(j for j in self.copies if j.state is not JobState.PENDING and not _at_will(j))
 
     @property
     def running(self) -> tuple[Job, ...]:
+        """Those that run and may be moved or stopped."""
         return tuple(j for j in self.copies if _at_will(j))
 
     @property
     def waiting(self) -> tuple[Job, ...]:
+        """Those that hold nothing."""
         return tuple(j for j in self.copies if j.state is JobState.PENDING)
 
 

@@ -13,6 +13,7 @@ from slurm_hadar.policies.toolkit.gangs import find_gang, find_on_type, node_cou
 __all__ = ["Obstacles", "fits", "holders", "listing"]
 
 
+_LISTED = 4  # names, before the rest is counted
 _REASONS = 2  # so many jobs that keep their GPUs are named with the reason
 
 
@@ -29,12 +30,12 @@ def holders(placements: Iterable[tuple[str, Placement]], nodes: Iterable[str]) -
     return [job_id for job_id, placement in placements if wanted.intersection(placement.nodes)]
 
 
-def listing(names: Iterable[str], most: int = 4) -> str:
-    """``a, b, c and 7 more``."""
+def listing(names: Iterable[str]) -> str:
+    """``a, b, c, d and 7 more``."""
     shown = list(names)
-    if len(shown) <= most:
+    if len(shown) <= _LISTED:
         return ", ".join(shown)
-    return f"{', '.join(shown[:most])} and {len(shown) - most} more"
+    return f"{', '.join(shown[:_LISTED])} and {len(shown) - _LISTED} more"
 
 
 class Obstacles:

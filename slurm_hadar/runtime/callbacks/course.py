@@ -23,7 +23,7 @@ from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
 from slurm_hadar.runtime.checkpoint.store import Checkpoint, Draft
 from slurm_hadar.runtime.checkpoint.trigger import SaveDecision, SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.visible import when_visible
-from slurm_hadar.runtime.forks.run import fork_place
+from slurm_hadar.runtime.forks.place import fork_place
 from slurm_hadar.runtime.launch import own
 from slurm_hadar.runtime.progress.endings import Ending
 from slurm_hadar.runtime.progress.link import Link

@@ -188,5 +188,6 @@ class Placed:
         return self._batches.place(self._epoch)
 
     def leave(self) -> None:
+        """Give the Trainer its own methods back."""
         for name in _REPLACED:
             self._trainer.__dict__.pop(name, None)

@@ -50,13 +50,14 @@ class Turns:
         self._hooks: list[Any] = []
 
     def start(self) -> None:
-        # of PyTorch 2.1; without it saves are as they were
+        """Watch the steps of optimizers, by hooks of PyTorch 2.1; without these saves are as they were."""
         module = sys.modules.get("torch.optim.optimizer")
         register = getattr(module, "register_optimizer_step_post_hook", None)
         if not self._hooks and module is not None and register is not None:
             self._hooks = [register(self._after_step), module.register_optimizer_step_pre_hook(self._before_step)]
 
     def stop(self) -> None:
+        """Watch no more, and forget what was seen."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self._left, self._spent = [], {}, {}

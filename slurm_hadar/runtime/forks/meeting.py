@@ -41,6 +41,7 @@ PLAN_FILE = "plan.json"
 HEARTBEAT_S = 1.0
 STALE_S = 10.0
 _COMMIT = re.compile(r"commit-(\d{6,18})\.json")
+_KEPT = 2  # commits stay
 _MOST_BYTES = 2**24
 
 
@@ -78,6 +79,7 @@ class Commit:
 
     @property
     def complete(self) -> bool:
+        """Whether no step is left to do."""
         return not self.to_do
 
     def to_json(self) -> str:
@@ -119,10 +121,12 @@ class Offer:
 
     @property
     def steps(self) -> int:
+        """How many it has made."""
         return count(self.spans)
 
     @property
     def rate(self) -> float:
+        """Steps per second; 0 where no time passed."""
         return self.steps / self.seconds if self.seconds > 0 else 0.0
 
     def header(self) -> str:
@@ -137,13 +141,12 @@ class MeetingDirectory:
 
     Parameters
     ----------
-    directory: made if need be. copy: this copy's number. keep: how many commits stay.
+    directory: made if need be. copy: this copy's number.
     """
 
-    def __init__(self, directory: Path, copy: int, keep: int = 2) -> None:
+    def __init__(self, directory: Path, copy: int) -> None:
         self.directory = Path(directory)
         self.copy = copy
-        self._keep = keep
         self._known: Commit | None = None
         own.make(self.directory)
         own.make(self.directory / "alive")
@@ -167,6 +170,7 @@ class MeetingDirectory:
         return newest if newest is not None and newest.number > number else None
 
     def path_of(self, commit: Commit) -> Path:
+        """The file of a commit's weights."""
         return self.directory / commit.weights
 
     def check(self, commit: Commit) -> str | None:
@@ -250,7 +254,7 @@ class MeetingDirectory:
         """Remove what nobody needs any more. Names go first, so that nothing half removed is taken for whole."""
         kept: set[str] = set()
         for number in sorted(self._numbers(), reverse=True):
-            commit = self._read(number) if len(kept) < self._keep else None
+            commit = self._read(number) if len(kept) < _KEPT else None
             if commit is not None:
                 kept.add(commit.weights)
             elif number < newest:
@@ -309,6 +313,7 @@ class MeetingDirectory:
         self._mark(number, "close")
 
     def closing(self, number: int) -> bool:
+        """Whether :meth:`close` was called, by whichever copy."""
         return (self._period(number) / "close").exists()
 
     def _mark(self, number: int, name: str) -> None:
@@ -350,6 +355,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
+        """This copy lives no more; at once, for those who look."""
         self._stop.set()
         self._thread.join()
         with contextlib.suppress(OSError):

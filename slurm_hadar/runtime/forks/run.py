@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,15 @@ from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks import weights
 from slurm_hadar.runtime.forks.meeting import Commit, Heartbeat, MeetingDirectory, Offer
-from slurm_hadar.runtime.forks.member import Member, PeriodLength
+from slurm_hadar.runtime.forks.member import Member
+from slurm_hadar.runtime.forks.place import ForkPlace
 from slurm_hadar.runtime.forks.schedule import Boost, Clock, Follower
 from slurm_hadar.runtime.forks.weights import Outer, Source
 from slurm_hadar.runtime.progress.endings import Ending, die
 from slurm_hadar.runtime.progress.link import Link, stand_still
 from slurm_hadar.runtime.spec import TrainingSpec
 
-__all__ = ["Consolidation", "ForkPlace", "ForkedRun", "fork_place"]
+__all__ = ["Consolidation", "ForkedRun"]
 
 LOOK_S = 0.05
 
@@ -56,42 +56,6 @@ class Consolidation:
             raise ValueError(f"lr_scale={self.lr_scale} must lie between 0 and 1")
         if self.optimizer_state not in ("average", "local"):
             raise ValueError(f"optimizer_state={self.optimizer_state!r} must be average or local")
-
-
-@dataclass(frozen=True, slots=True)
-class ForkPlace:
-    """Where the copies meet, which of them this process is, how often it was restarted, and the length of a period."""
-
-    directory: Path
-    copy: int
-    restart: int
-    period: PeriodLength
-
-    def below(self, name: str | None) -> ForkPlace:
-        """That of one of several trainings in a job."""
-        return replace(self, directory=self.directory / (name or ""))
-
-
-def fork_place(environ: Mapping[str, str], restart: int) -> ForkPlace | None:
-    """From what ``hadar-srun`` exports in a task of a forked job's array; None anywhere else.
-
-    Raises ValueError if the variables make no sense.
-    """
-    directory, copy = environ.get("HADAR_FORK_DIR"), environ.get("HADAR_FORK_COPY", "")
-    if not directory:
-        return None
-    if not re.fullmatch(r"\d{1,9}", copy):
-        raise ValueError(f"HADAR_FORK_COPY={copy!r} must be this copy's number; hadar-srun sets it")
-    return ForkPlace(Path(directory), int(copy), restart, _period(environ.get("HADAR_PERIOD", "")))
-
-
-def _period(text: str) -> PeriodLength:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s?)", text)
-    if text and not match:
-        raise ValueError(f"HADAR_PERIOD={text!r} must be steps such as 500 or seconds such as 30s")
-    if match is None:
-        return PeriodLength()
-    return PeriodLength(seconds=float(match[1])) if match[2] else PeriodLength(steps=int(float(match[1])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +133,8 @@ class ForkedRun:
 
     @property
     def step(self) -> int:
-        # what others make within a period is reckoned, and a script that takes the training for done leaves too early
+        """Steps of the whole job, as far as is known: what others make within a period is reckoned, and counts as the
+        last one only once it is committed, lest a script that takes the training for done leaves too early."""
         return min(self._clock.step, self.total_steps if self._commit.complete else self.total_steps - 1)
 
     @property

@@ -13,7 +13,7 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
 
 if TYPE_CHECKING:
-    from slurm_hadar.sharing.keeper import Post
+    from slurm_hadar.sharing.standby import Post
 
 __all__ = ["Reserve", "has_shards", "join_in"]
 
@@ -30,7 +30,7 @@ def join_in(environ: MutableMapping[str, str]) -> Post | None:
     serves its GPU, or it takes no turns, for a reason that is said. ``environ`` becomes the command's."""
     if not has_shards(environ) or environ.get("HADAR_SHARE"):
         return None
-    from slurm_hadar.sharing.keeper import post_of  # what other tasks need not load
+    from slurm_hadar.sharing.standby import post_of  # what other tasks need not load
 
     try:
         post = post_of(environ)
@@ -61,13 +61,13 @@ class Reserve:
             return
         code = FAILED
         try:
-            from slurm_hadar.sharing.keeper import keep
+            from slurm_hadar.sharing.standby import stand_by
 
             os.close(write_end)
             for number in signals:
                 signal.signal(number, signal.SIG_DFL if number == signal.SIGCHLD else signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
-            keep(post, read_end, say)
+            stand_by(post, read_end, say)
             code = 0
         except Exception as error:
             say(f"this task can serve no broker: {error}")

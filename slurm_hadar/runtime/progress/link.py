@@ -25,6 +25,7 @@ class Signals:
 
     @classmethod
     def listen(cls) -> None:
+        """Count them from now on, where nobody else handles them."""
         free = threading.current_thread() is threading.main_thread()
         if free and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
             signal.signal(signal.SIGUSR2, cls._on_signal)
@@ -57,6 +58,7 @@ class Link:
         words[self._shared.RESUMABLE] = int(self._resumable)
 
     def count(self, step: int) -> None:
+        """The training has made so many steps."""
         if self._page is not None:
             self._page.words[self._shared.STEPS] = step
 
@@ -72,11 +74,13 @@ class Link:
         return wanted or signalled, self._page.seconds[self._shared.PAUSE_S] if wanted else 0.0
 
     def answer(self) -> None:
+        """What :meth:`asked` told last is dealt with: the same is not told again."""
         self._signals = self._signals_seen
         if self._page is not None:
             self._page.words[self._shared.ANSWERED] = self._seen
 
     def told_to_go_on(self) -> bool:
+        """Whether the job stays after all, so that the pause after a save is over."""
         return self._page is not None and self._page.words[self._shared.GO_ON] != self._go_on
 
     def saved(self, step: int, generation: int, save_s: float, stall_s: float | None = None) -> None:
@@ -99,6 +103,7 @@ class Link:
         words[self._shared.CONSOLIDATION] = number
 
     def loaded(self, step: int, generation: int, seconds: float) -> None:
+        """The training goes on from this checkpoint, which took so many seconds to load."""
         if self._page is not None:
             self._page.seconds[self._shared.LOAD_S] = seconds
             self._tell_checkpoint(step, generation)
@@ -109,6 +114,7 @@ class Link:
             self._page.words[self._shared.FORGOTTEN] = count
 
     def failed(self) -> None:
+        """A save has failed."""
         if self._page is not None:
             self._page.words[self._shared.FAILURES] += 1
 

@@ -160,6 +160,7 @@ class Forgotten:
             self.check()
 
     def check(self) -> None:
+        """Look now, and not again before that has cost a small share of the time."""
         began = time.monotonic()
         self._check()
         self._check_carried()

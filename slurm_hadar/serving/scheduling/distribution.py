@@ -67,10 +67,10 @@ class Distribution:
         return Distribution(np.diff(np.interp(edges, cumulative, below)) * atoms)
 
 
-def longest_of(members: Iterable[tuple[Distribution, int]], atoms: int | None = None) -> Distribution:
+def longest_of(members: Iterable[tuple[Distribution, int]]) -> Distribution:
     """Of the longest of independent times, so many of each distribution: the product of their distribution functions.
 
-    ``atoms`` bounds how many it has. [Order statistics; our reconstruction of Orloj, docs/serving.md.]
+    [Order statistics; our reconstruction of Orloj, docs/serving.md.]
     """
     counted = [(d, n) for d, n in members if n]
     grid = np.unique(np.concatenate([np.asarray(d.times_s) for d, _ in counted]))
@@ -78,8 +78,7 @@ def longest_of(members: Iterable[tuple[Distribution, int]], atoms: int | None = 
     for distribution, count in counted:
         product = product * distribution.cdf_at(grid) ** count
     mass = np.diff(product, prepend=0.0)
-    found = Distribution(grid[mass > 0], mass[mass > 0])
-    return found if atoms is None else found.thinned(atoms)
+    return Distribution(grid[mass > 0], mass[mass > 0])
 
 
 def mixture(parts: Iterable[tuple[Distribution, float]], atoms: int) -> Distribution:

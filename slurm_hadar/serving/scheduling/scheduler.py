@@ -27,6 +27,7 @@ class Scheduler:
                 policy.equip(speeds)
 
     def arrive(self, request: Request, now_s: float) -> None:
+        """A request waits from now on. Its ``number`` must never have been used before."""
         self.policies[request.model].arrive(request, now_s)
 
     def again(self, request: Request) -> None:
@@ -86,6 +87,7 @@ class Scheduler:
         ]
 
     def next_expiry_s(self) -> float:
+        """When :meth:`expire` next has somebody to give up; infinite where nobody waits."""
         ends = [policy.next_expiry_s() for policy in self.policies.values()]
         return min([*ends, *map(self._last_start_s, self._again.values())], default=float("inf"))
 
@@ -100,4 +102,5 @@ class Scheduler:
 
     @property
     def queued(self) -> int:
+        """Requests that wait, of all models, those that wait once more too."""
         return len(self._again) + sum(len(policy.queued) for policy in self.policies.values())

@@ -19,7 +19,7 @@ from slurm_hadar import __version__
 from slurm_hadar.errors import ServingError
 from slurm_hadar.listening import asked_locally, bearer_is
 from slurm_hadar.serving.server.accepted import Accepted, Answer
-from slurm_hadar.serving.server.desk import Desk
+from slurm_hadar.serving.server.dispatcher import Dispatcher
 from slurm_hadar.serving.server.metrics import ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.server.protocol import binary_data, encode_in_pieces, read_request
@@ -81,32 +81,32 @@ class LastAnswers:
     """Around the application: when the server ends, each answer is the last one on its connection, so that no client
     sends a request on one that is about to be closed."""
 
-    def __init__(self, app: ASGIApp, desk: Desk) -> None:
-        self._app, self._desk = app, desk
+    def __init__(self, app: ASGIApp, dispatcher: Dispatcher) -> None:
+        self._app, self._dispatcher = app, dispatcher
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def sent(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._desk.draining:
+            if message["type"] == "http.response.start" and self._dispatcher.draining:
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
         await self._app(scope, receive, sent)
 
 
-def create_app(desk: Desk, metrics: ServingMetrics, most_bytes: int, token: str | None = None) -> ASGIApp:
-    """``desk`` is started and closed with the application. ``most_bytes``: of one request's body."""
-    routes = _Routes(desk, metrics, most_bytes)
+def create_app(dispatcher: Dispatcher, metrics: ServingMetrics, most_bytes: int, token: str | None = None) -> ASGIApp:
+    """``dispatcher`` is started and closed with the application. ``most_bytes``: of one request's body."""
+    routes = _Routes(dispatcher, metrics, most_bytes)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        desk.start()
+        dispatcher.start()
         try:
             yield
         finally:
-            desk.close()
+            dispatcher.close()
 
     app = Starlette(routes=routes.all(), lifespan=lifespan, exception_handlers=_HANDLERS)
-    return LastAnswers(NoUpgrades(Guard(app, token)), desk)
+    return LastAnswers(NoUpgrades(Guard(app, token)), dispatcher)
 
 
 def _error(status: int, message: str) -> Response:
@@ -132,8 +132,8 @@ _HANDLERS = {HTTPException: _no_such_address, 500: _failed}
 
 
 class _Routes:
-    def __init__(self, desk: Desk, metrics: ServingMetrics, most_bytes: int) -> None:
-        self._desk, self._metrics, self._most_bytes = desk, metrics, most_bytes
+    def __init__(self, dispatcher: Dispatcher, metrics: ServingMetrics, most_bytes: int) -> None:
+        self._dispatcher, self._metrics, self._most_bytes = dispatcher, metrics, most_bytes
 
     def all(self) -> list[Route]:
         model = "/v2/models/{model}"
@@ -150,21 +150,23 @@ class _Routes:
             Route("/v2", lambda _r: JSONResponse(_SERVER)),
             Route(f"{HEALTH}live", lambda _r: JSONResponse({"live": True})),
             Route(f"{HEALTH}ready", lambda _r: self._health()),
-            Route("/metrics", lambda _r: Response(self._metrics.text(self._desk.queued), media_type="text/plain")),
-            Route("/status", lambda _r: JSONResponse(self._desk.status())),
+            Route(
+                "/metrics", lambda _r: Response(self._metrics.text(self._dispatcher.queued), media_type="text/plain")
+            ),
+            Route("/status", lambda _r: JSONResponse(self._dispatcher.status())),
         ]
 
     def _health(self, **of: str) -> Response:
-        ready = self._desk.ready
+        ready = self._dispatcher.ready
         return JSONResponse({**of, "ready": ready}, 200 if ready else 503)
 
     def _info(self, request: Request) -> ModelInfo:
-        if not self._desk.infos:
+        if not self._dispatcher.infos:
             raise ServingError("no worker is ready yet", 503)
         name = request.path_params["model"]
-        info = self._desk.infos.get(name)
+        info = self._dispatcher.infos.get(name)
         if info is None or request.path_params.get("version", "1") != "1":
-            raise ServingError(f"there is no such model or version; models: {', '.join(self._desk.infos)}", 404)
+            raise ServingError(f"there is no such model or version; models: {', '.join(self._dispatcher.infos)}", 404)
         return info
 
     def _of_model(self, answer: Callable[[Request, ModelInfo], Response]) -> Callable[[Request], Awaitable[Response]]:
@@ -180,7 +182,7 @@ class _Routes:
         """For load generators: requests of each application, as infer takes them."""
         bodies = [
             {"inputs": as_json(inputs), "parameters": {"application": application}}
-            for application, inputs in self._desk.examples(info.name)
+            for application, inputs in self._dispatcher.examples(info.name)
         ]
         try:
             return JSONResponse(bodies)
@@ -193,13 +195,13 @@ class _Routes:
             json_bytes = _json_bytes(request)
             body = await self._body(request)
             asked = read_request(body, info, json_bytes)
-            accepted = self._desk.accept(info.name, asked, len(body))
+            accepted = self._dispatcher.accept(info.name, asked, len(body))
             answer = await self._until_gone(request, accepted)
         except ServingError as error:
             return _error(error.status, str(error))
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
-        trace = partial(self._desk.answered, accepted, answer)
+        trace = partial(self._dispatcher.answered, accepted, answer)
         outputs, pieces = asked.of(answer.outputs), []
         for piece in encode_in_pieces(info, asked.identity, outputs, trace, asked.binary):
             pieces.append(piece)
@@ -222,7 +224,7 @@ class _Routes:
             raise
         finally:
             watching.cancel()
-            self._desk.release(accepted)
+            self._dispatcher.release(accepted)
 
     async def _body(self, request: Request) -> bytes:
         """Raises ServingError for one that is too large, or comes too slowly."""

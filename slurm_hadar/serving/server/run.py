@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.listening import HeadsInTime, handshakes_in_time, open_socket, room_for, shown
 from slurm_hadar.serving.server.app import HEALTH, create_app
-from slurm_hadar.serving.server.desk import Desk, DeskOptions
+from slurm_hadar.serving.server.dispatcher import Dispatcher, DispatcherOptions
 from slurm_hadar.serving.server.metrics import ServingMetrics
 from slurm_hadar.serving.server.model import check_source
 
@@ -38,7 +38,7 @@ _LOOKS = 20  # in that time, at least
 class ServerOptions:
     """``drain_s``: how long accepted requests are waited for at the end."""
 
-    desk: DeskOptions
+    dispatcher: DispatcherOptions
     host: str
     port: int
     token: str | None = None
@@ -155,17 +155,17 @@ def _check_certificate(certificate: Path, key: Path) -> None:
 class _Run:
     def __init__(self, options: ServerOptions, tell: Callable[[str], None]) -> None:
         self._options, self._tell = options, tell
-        connections = options.desk.queue + _CONNECTIONS
+        connections = options.dispatcher.queue + _CONNECTIONS
         room_for(connections + _FILES)
         self._failure = ""
-        check_source(options.desk.source)
+        check_source(options.dispatcher.source)
         if options.certificate is not None and options.key is not None:
             _check_certificate(options.certificate, options.key)
         metrics = ServingMetrics()
         self._listening = open_socket(options.host, options.port)
-        self._desk = Desk(options.desk, metrics, self._failed, tell)
+        self._dispatcher = Dispatcher(options.dispatcher, metrics, self._failed, tell)
         settings = uvicorn.Config(
-            create_app(self._desk, metrics, options.most_bytes, options.token),
+            create_app(self._dispatcher, metrics, options.most_bytes, options.token),
             http=_Protocol,
             access_log=False,
             log_level="warning",
@@ -206,7 +206,7 @@ class _Run:
     async def _end(self) -> None:
         self._tell("ending: accepted requests are still answered")
         until_s = time.monotonic() + self._options.drain_s
-        await self._desk.drain(self._options.drain_s)
+        await self._dispatcher.drain(self._options.drain_s)
         # a large answer is still to be encoded, and a slow client to read it
         left_s = math.ceil(until_s - time.monotonic())
         self._server.config.timeout_graceful_shutdown = max(_LAST_WORDS_S, left_s)

@@ -72,6 +72,7 @@ class Scaler:
             self._tell(found)
 
     def close(self) -> None:
+        """Without waiting for what is being worked out."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None

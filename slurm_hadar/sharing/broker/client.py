@@ -21,8 +21,8 @@ from slurm_hadar import joblog
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import progress
 from slurm_hadar.sharing.broker.ledger import RETURN_S
-from slurm_hadar.sharing.broker.looking import place_of, trusted
-from slurm_hadar.sharing.broker.seats import Progress, Told
+from slurm_hadar.sharing.broker.messages import Message, Progress
+from slurm_hadar.sharing.broker.queries import place_of, trusted
 from slurm_hadar.sharing.broker.wire import Lines, credentials, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 
@@ -77,7 +77,7 @@ class Session:
         self._file: int | None = None
         self._page: mmap.mmap | None = None
         self._says = select.poll()
-        self._kept = False
+        self._has_turn = False
         self._rests = threading.Event()  # it keeps its turn, and is or was between two iterations
         self._progress = Progress()
         self._first_ns: int | None = None  # when it first asked for a turn
@@ -114,18 +114,18 @@ class Session:
             self._come_back()
         elif self._sock is None and asked_ns >= self._again_ns:
             self._look_again()
-        if self._kept and not (self._settle and self.heed()) and self._locked():
+        if self._has_turn and not (self._settle and self.heed()) and self._locked():
             self._began(asked_ns)
             self._write()
             return
-        self._keep_no_more()
+        self._lose_turn()
         try:
-            while self._sock is not None and not self._kept:
+            while self._sock is not None and not self._has_turn:
                 try:
                     self._send("want")
-                    while self._next() != Told.TURN:  # it was recalled, and given or taken back before that was read
+                    while self._next() != Message.TURN:  # it was recalled, and given or taken back before that was read
                         pass
-                    self._kept = True
+                    self._has_turn = True
                     self._began(asked_ns)
                 except OSError:
                     self._come_back()
@@ -181,7 +181,7 @@ class Session:
         job's ephemeral memory its own; it returns the nanoseconds of the GPU's work that were not told of yet, and
         those that the hand-over costs the GPU. Where there is one, the turn ends between two iterations only in
         :meth:`heed`. ``spent_ns`` is how long the GPU worked since it was last told; None: as long as the turn took."""
-        if os.getpid() != self._pid or not self._kept:
+        if os.getpid() != self._pid or not self._has_turn:
             return
         now, so_far = time.monotonic_ns(), self._progress
         spent_ns = now - so_far.began_ns if spent_ns is None else spent_ns
@@ -197,13 +197,14 @@ class Session:
             return
         if settle is None:
             self._unlock()
-        if not self.heed() and self._kept:  # last: whom the broker has recalled before the lock was free, it waits for
+        # last: whom the broker has recalled before the lock was free, it waits for
+        if not self.heed() and self._has_turn:
             self._rests.set()
 
     def heed(self) -> bool:
         """Hand the turn over if the broker has asked for it and the job is between two iterations; whether it has. What
         is kept is given back if it has asked for that."""
-        kept = self._kept
+        had = self._has_turn
         if os.getpid() != self._pid or self._sock is None or not (self._told or self._says.poll(0)):
             return False
         try:
@@ -211,8 +212,8 @@ class Session:
         except BlockingIOError:
             pass
         except OSError:  # it is found out, and mended, at the next turn
-            self._keep_no_more()
-        if not kept or not self._between or (self._kept and Told.RECALL not in self._told):
+            self._lose_turn()
+        if not had or not self._between or (self._has_turn and Message.RECALL not in self._told):
             return False
         self._hand_over()
         return True
@@ -224,7 +225,7 @@ class Session:
 
     def _hand_over(self) -> None:
         self._told.clear()
-        self._keep_no_more()
+        self._lose_turn()
         try:
             if self._settle is not None:
                 spent_ns, switch_ns = self._settle()
@@ -236,8 +237,8 @@ class Session:
                 self._send("done")
             self._unlock()
 
-    def _keep_no_more(self) -> None:
-        self._kept = False
+    def _lose_turn(self) -> None:
+        self._has_turn = False
         self._rests.clear()
 
     def _unlock(self) -> None:
@@ -249,7 +250,7 @@ class Session:
         if not self._rests.wait(seconds):
             return
         sock = self._sock
-        if sock is None or Told.RECALL in self._told:
+        if sock is None or Message.RECALL in self._told:
             time.sleep(seconds)
             return
         poll = select.poll()  # not the other thread's
@@ -265,7 +266,7 @@ class Session:
         if self._file is not None:
             os.close(self._file)
             self._file = self._page = None
-        self._keep_no_more()
+        self._lose_turn()
 
     def _come_back(self, patience_s: float | None = None) -> None:
         until = time.monotonic() + (self._return_s if patience_s is None else patience_s)
@@ -332,8 +333,8 @@ class Session:
             except ValueError:
                 raise OSError(errno.EPROTO, "it is of an older release") from None
         self._take_in(data)
-        if self._told != [Told.ADMITTED] or self._file is None:
-            raise ChannelError(f"the broker at {self._path} says {self._told} where {Told.ADMITTED} is expected")
+        if self._told != [Message.ADMITTED] or self._file is None:
+            raise ChannelError(f"the broker at {self._path} says {self._told} where {Message.ADMITTED} is expected")
         self._told.clear()
 
     def _next(self) -> str:
@@ -343,8 +344,8 @@ class Session:
                 self._hear(0)
             except BlockingIOError:
                 self._look_for_another()
-        if (said := self._told.pop(0)) not in (Told.TURN, Told.RECALL):
-            raise ChannelError(f"the broker at {self._path} says {said!r} where {Told.TURN} is expected")
+        if (said := self._told.pop(0)) not in (Message.TURN, Message.RECALL):
+            raise ChannelError(f"the broker at {self._path} says {said!r} where {Message.TURN} is expected")
         return said
 
     def _await(self) -> None:
@@ -375,8 +376,8 @@ class Session:
             if said["op"] == "refused":
                 self.close()
                 raise ChannelError(f"the broker at {self._path} refuses this job: {said.get('reason')}")
-            if said["op"] in (Told.KEEP, Told.FREE):
-                self.may_keep = said["op"] == Told.KEEP
+            if said["op"] in (Message.KEEP, Message.FREE):
+                self.may_keep = said["op"] == Message.KEEP
                 self._asked = self._asked or not self.may_keep
             else:
                 self._told.append(said["op"])

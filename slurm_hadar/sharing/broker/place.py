@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.procstat import stat_of
-from slurm_hadar.sharing.broker.looking import place_of
+from slurm_hadar.sharing.broker.queries import place_of
 
 __all__ = ["depose", "listening", "locked", "stands_still"]
 

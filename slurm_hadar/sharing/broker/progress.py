@@ -16,7 +16,7 @@ import mmap
 import os
 import struct
 
-from slurm_hadar.sharing.broker.seats import Progress
+from slurm_hadar.sharing.broker.messages import Progress
 
 __all__ = ["is_recalled", "locked", "made", "mapped", "read", "recall", "unlocked", "write"]
 

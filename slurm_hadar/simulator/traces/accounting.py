@@ -15,7 +15,7 @@ from slurm_hadar.model import JobState, Mix
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.slurm.accounting import AccountedJob, looks_like, parse_accounting
-from slurm_hadar.slurm.parsing import expand
+from slurm_hadar.slurm.node_lists import expand
 from slurm_hadar.throughput.table import ReferenceTable
 
 __all__ = ["looks_like", "node_types", "read"]

@@ -23,6 +23,7 @@ from slurm_hadar.model import JobState, Partition
 from slurm_hadar.slurm import accounting, parsing
 from slurm_hadar.slurm.answers import bare, complaints, results
 from slurm_hadar.slurm.backend.base import Backend
+from slurm_hadar.slurm.framing import format_option
 from slurm_hadar.slurm.limits import QUESTIONS, open_maintained, parse_bounds
 from slurm_hadar.slurm.shown import NO_REASON, comments_since, shared_gpu_numbers, throttles
 from slurm_hadar.slurm.state import Bounds, ClusterState, Daemon, SlurmJob, SlurmNode, Write, WriteResult
@@ -120,7 +121,7 @@ class CliBackend(Backend):
     def _nodes(self, read: Callable[[list[str]], str]) -> tuple[tuple[SlurmNode, ...], tuple[Partition, ...]]:
         mark = _mark()
         fields = (*parsing.NODE_FIELDS, *parsing.MORE_NODE_FIELDS)
-        option = parsing.format_option(fields, mark)
+        option = format_option(fields, mark)
         return parsing.parse_nodes(read(["sinfo", "--local", "--all", "-h", "-N", "-O", option]), mark, fields)
 
     def _with_gpu_numbers(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
@@ -195,7 +196,7 @@ class CliBackend(Backend):
         mark = _mark()
         known = parsing.newer_fields() if self._tells_exclusive else parsing.JOB_FIELDS
         fields = (*known, *parsing.MORE_JOB_FIELDS)
-        option = parsing.format_option(fields, mark)
+        option = format_option(fields, mark)
         parts = self._retry(self._read_long, ["squeue", "--local", "--all", "-h", "-r", "-t", "all", "-O", option])
         return parsing.each_job(parts, mark, fields)
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from slurm_hadar.errors import SlurmError, SlurmParseError, SlurmUnavailable
 from slurm_hadar.slurm import parsing, tres
 from slurm_hadar.slurm.backend.cli import CliBackend
+from slurm_hadar.slurm.node_lists import expand
 from slurm_hadar.slurm.state import NOTHING_MORE, Fittings, GpuRequest, SlurmJob
 
 __all__ = ["PyslurmBackend", "probe"]
@@ -193,7 +194,7 @@ def _expand(r: dict[str, Any]) -> list[SlurmJob]:
 
 def _expanded(r: dict[str, Any]) -> list[SlurmJob]:
     if r["array_id"] and r["array_task"] is None and r["waiting"]:
-        tasks = parsing.expand(f"[{r['waiting'].split('%')[0]}]")
+        tasks = expand(f"[{r['waiting'].split('%')[0]}]")
         return [_job(r, f"{r['array_id']}_{task}") for task in tasks]
     if r["array_id"] and r["array_task"] is not None:
         return [_job(r, f"{r['array_id']}_{r['array_task']}")]
@@ -216,8 +217,8 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         account=(r["account"] or "").strip(),  # as the commands are read
         qos=r["qos"] or "",
         partition=r["partition"] or "",
-        nodes=parsing.expand(r["nodes"] or ""),
-        req_nodes=parsing.expand(r["req_nodes"] or ""),
+        nodes=expand(r["nodes"] or ""),
+        req_nodes=expand(r["req_nodes"] or ""),
         features=r["features"] or "",
         gpus=_request(r["gres"]),
         num_nodes=nodes,
@@ -244,9 +245,9 @@ def _job(r: dict[str, Any], job_id: str) -> SlurmJob:
         exclusive=str(r["sharing"] or "").lower() == "no",
         licenses=r["licenses"] or "",
         reservation=r["reservation"] or "",
-        exc_nodes=parsing.expand(r["exc_nodes"] or ""),
+        exc_nodes=expand(r["exc_nodes"] or ""),
         throttle=r["throttle"] or None,
-        sched_nodes=parsing.expand(r["sched_nodes"] or ""),
+        sched_nodes=expand(r["sched_nodes"] or ""),
         deadline=r["deadline"],
     )
 

@@ -48,6 +48,7 @@ class Gpus:
         self._parts = {t.name: self._parts[t.name] if t.name in kept else new[t.name] for t in pool}
 
     def leave(self, trial: str) -> None:
+        """A trial gives back what it has."""
         for gpus in self._parts.values():
             for held in gpus:
                 held.pop(trial, None)

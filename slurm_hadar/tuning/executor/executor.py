@@ -10,10 +10,10 @@ import zmq
 
 from slurm_hadar.errors import AllocationLost, HadarError
 from slurm_hadar.tuning.allocation.widths import lower_bound_s
-from slurm_hadar.tuning.executor.desk import Desk
+from slurm_hadar.tuning.executor.channel import Channel
 from slurm_hadar.tuning.executor.ends import Ends
 from slurm_hadar.tuning.executor.group import Group
-from slurm_hadar.tuning.executor.hearing import Hearing
+from slurm_hadar.tuning.executor.handler import MessageHandler
 from slurm_hadar.tuning.executor.launch import Ended, Launcher
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
 from slurm_hadar.tuning.executor.runs import Runs
@@ -61,9 +61,9 @@ class Executor:
         self._launcher, self._show = launcher, look
         self._survey, self._surveyed_s = survey, self.began_s
         self._lost: AllocationLost | None = None
-        self._desk = Desk(everywhere=survey is not None)
-        self._hearing, self._ends = Hearing(state, self._desk), Ends(state)
-        self._runs = Runs(state, self._desk, launcher)
+        self._channel = Channel(everywhere=survey is not None)
+        self._handler, self._ends = MessageHandler(state, self._channel), Ends(state)
+        self._runs = Runs(state, self._channel, launcher)
         self._ticked_s = self._looked_s = 0.0
 
     @contextlib.contextmanager
@@ -84,7 +84,7 @@ class Executor:
                     self.record.event("group", trials=[live.number for live in legs])
                     state.submit(legs)
                 self._feed(group)
-                self._runs.reconcile(self._hearing.warm)
+                self._runs.reconcile(self._handler.warm)
                 if group.over:
                     break
                 self._hear()
@@ -103,12 +103,12 @@ class Executor:
     def _hear(self) -> None:
         """Wait for what trials say, and for their ends; no longer than a tick."""
         poller = zmq.Poller()
-        poller.register(self._desk.socket, zmq.POLLIN)
+        poller.register(self._channel.socket, zmq.POLLIN)
         for file in self._launcher.files():
             poller.register(file, zmq.POLLIN)
         poller.poll(round(TICK_S * 1000))
-        for message in self._desk.messages():
-            self._hearing.message(message)
+        for message in self._channel.messages():
+            self._handler.handle(message)
         fault: HadarError | None = None
         for ended in self._launcher.ended():
             try:
@@ -239,5 +239,5 @@ class Executor:
 
     def close(self) -> None:
         """No process is left."""
-        self._desk.close()
+        self._channel.close()
         self._runs.close()

@@ -86,4 +86,5 @@ class Group:
 
     @property
     def over(self) -> bool:
+        """Whether none of its trials is to be started or goes on."""
         return not self.to_come and not self._legs and not any(live.active for live in self.members)

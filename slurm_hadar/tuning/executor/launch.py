@@ -46,13 +46,22 @@ class Ended:
 
 
 class Launcher(Protocol):
-    """``files``: what becomes readable when :meth:`ended` has something to tell."""
+    """What starts the processes of trials, and tells of their ends."""
 
-    def start(self, run: Run, site: Site, specs: Sequence[Spec], log: Path) -> None: ...
-    def files(self) -> Sequence[int]: ...
-    def ended(self) -> list[Ended]: ...
-    def kill(self, run: Run, step: str | None) -> None: ...
-    def close(self) -> None: ...
+    def start(self, run: Run, site: Site, specs: Sequence[Spec], log: Path) -> None:
+        """Start a process for each rank on the GPUs of the site; what they print is appended to ``log``."""
+
+    def files(self) -> Sequence[int]:
+        """Descriptors that become readable when :meth:`ended` has something to tell."""
+
+    def ended(self) -> list[Ended]:
+        """What has ended since the last call."""
+
+    def kill(self, run: Run, step: str | None) -> None:
+        """End it at once; ``step``: its job step, as far as its processes have told."""
+
+    def close(self) -> None:
+        """End all."""
 
 
 def imports_of(file: Path) -> set[str]:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_hadar.sharing.broker.looking import FOLDER
-from slurm_hadar.tuning.executor.desk import Desk
+from slurm_hadar.sharing.broker.queries import FOLDER
+from slurm_hadar.tuning.executor.channel import Channel
 from slurm_hadar.tuning.executor.launch import Launcher
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
 from slurm_hadar.tuning.executor.site import Site
@@ -32,11 +32,11 @@ _WEIGH_S = 1.0
 class Runs:
     """``resizes``: trials that were started anew for another width."""
 
-    def __init__(self, state: State, desk: Desk, launcher: Launcher) -> None:
-        self._state, self._desk, self._launcher = state, desk, launcher
+    def __init__(self, state: State, channel: Channel, launcher: Launcher) -> None:
+        self._state, self._channel, self._launcher = state, channel, launcher
         self.resizes = 0
         self._weighed_s = -_WEIGH_S
-        self._sockets = Path("/tmp") / f"{FOLDER}tune-{os.getpid()}-{desk.token[:8]}"
+        self._sockets = Path("/tmp") / f"{FOLDER}tune-{os.getpid()}-{channel.token[:8]}"
         self._meet = Path(tempfile.gettempdir())
 
     def reconcile(self, warm: bool) -> None:
@@ -124,12 +124,12 @@ class Runs:
 
     def _specs(self, live: Live, site: Site, gpus: tuple[int, ...], folder: Path) -> list[Spec]:
         """One for each process."""
-        settings, desk, world = self._state.settings, self._desk, len(gpus)
+        settings, channel, world = self._state.settings, self._channel, len(gpus)
         share = str(self._sockets / f"gpu{gpus[0]}") if self._state.allocator.limits.packed > 1 and world == 1 else None
         return [
             Spec(
-                desk.address, desk.server_key, desk.token, live.number, live.run, str(settings.file), settings.function,
-                str(folder), gpus, site.gpu_type, world, rank if site.node is None else None, share,
+                channel.address, channel.server_key, channel.token, live.number, live.run, str(settings.file),
+                settings.function, str(folder), gpus, site.gpu_type, world, rank if site.node is None else None, share,
                 str(self._meeting(live)),
             )
             for rank in range(world)
@@ -137,7 +137,7 @@ class Runs:
 
     def _meeting(self, live: Live) -> Path:
         """Where the ranks of a run find each other."""
-        return self._meet / f"hadar-meet-{self._desk.token[:16]}-{live.number}-{live.run}"
+        return self._meet / f"hadar-meet-{self._channel.token[:16]}-{live.number}-{live.run}"
 
     def clear(self, live: Live) -> None:
         """Remove what the processes of a run leave that were killed."""
@@ -156,7 +156,7 @@ class Runs:
             live.resize_from_s = live.asked_s
             self.resizes += 1
         if live.sender is not None:
-            self._desk.tell_to_stop(live.sender)
+            self._channel.tell_to_stop(live.sender)
 
     def enforce(self) -> None:
         """Whose time is over is told so; who was told to end, or has told its result, and has not ended in good time,

@@ -262,9 +262,11 @@ class Book:
         return True
 
     def should_prune(self, number: int) -> bool:
+        """What the study's pruner says of what the trial has reported."""
         return self._patiently(lambda: self._trials[number].should_prune())
 
     def attribute(self, number: int, key: str, value: Any) -> None:
+        """Note it with the trial, as Optuna's ``set_user_attr`` does."""
         self._patiently(lambda: self._trials[number].set_user_attr(key, value))
 
     def tell(self, number: int, end: End, value: float | None = None) -> None:
@@ -283,9 +285,11 @@ class Book:
         return self._patiently(lambda: self.study.get_trials(deepcopy=False))
 
     def better(self, one: float, other: float) -> bool:
+        """By the aim of the study."""
         return one > other if self.maximize else one < other
 
     def reaches(self, value: float, target: float) -> bool:
+        """Whether a value is as good as the target, by the aim of the study."""
         return value >= target if self.maximize else value <= target
 
     def _patiently(self, do: Callable[[], _T]) -> _T:

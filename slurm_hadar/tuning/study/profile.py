@@ -59,6 +59,7 @@ class Profile:
             self._add(self.betas, (gpus * alone / wide) ** (1 / (gpus - 1)))
 
     def saw_resize(self, seconds: float) -> None:
+        """From the end of a trial on its old GPUs to its going on on the new ones."""
         self._add(self.resizes_s, seconds)
 
     def did_not_fit(self, trials: int) -> None:
@@ -79,6 +80,7 @@ class Profiles:
         self.file = file or user_folder("XDG_STATE_HOME", ".local/state") / "slurm_hadar" / "tuning.json"
 
     def of(self, family: str) -> Profile:
+        """What is known of a family of trials; nothing of one that was never tried."""
         return _profile(self._read().get(family))
 
     def keep(self, family: str, profile: Profile) -> None:

@@ -24,10 +24,9 @@ import zmq
 from slurm_hadar.messages import TRIAL, step_id
 from slurm_hadar.runtime.inject import INJECT, _hadar_progress
 from slurm_hadar.runtime.launch.turns import Reserve
-from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.server import Limits
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.declared import memory_of
-from slurm_hadar.sharing.keeper import Post
+from slurm_hadar.sharing.standby import Post
 from slurm_hadar.sharing.turns import Policy
 from slurm_hadar.tuning.study.source import module_of
 from slurm_hadar.tuning.trial.remote import Paused, RemoteTrial

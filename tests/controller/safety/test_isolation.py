@@ -15,7 +15,7 @@ from slurm_hadar.controller.observe.jobs import facts as observe
 from slurm_hadar.controller.safety.circuit_breaker import CircuitBreaker
 from slurm_hadar.controller.safety.culprits import find_culprits
 from slurm_hadar.controller.safety.quarantine import Quarantine
-from slurm_hadar.controller.steering.rules import form_of
+from slurm_hadar.controller.steering.forms import form_of
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import Form, Job, JobState, Needs, Node, Placement, Plan, Snapshot, Tier, Wait
 from slurm_hadar.policies.base import Policy

@@ -16,9 +16,9 @@ from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.steering import writes
 from slurm_hadar.controller.steering.elastic import gang_sizes, node_groups
+from slurm_hadar.controller.steering.forms import form_of, gpus_asked, size_kept
 from slurm_hadar.controller.steering.nodes import node_facts
 from slurm_hadar.controller.steering.read_back import Verdict, verdict
-from slurm_hadar.controller.steering.rules import form_of, gpus_asked, size_kept
 from slurm_hadar.messages import Report
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy

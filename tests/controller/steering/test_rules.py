@@ -13,8 +13,9 @@ from slurm_hadar.config import load
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering import writes
+from slurm_hadar.controller.steering.forms import form_of, no_type, placement_of
 from slurm_hadar.controller.steering.nodes import node_facts
-from slurm_hadar.controller.steering.rules import form_of, no_type, pinned_reason, placement_of
+from slurm_hadar.controller.steering.rules import pinned_reason
 from slurm_hadar.model import Form, JobState, Mix, Placement
 from slurm_hadar.slurm.state import Bounds, Fittings, GpuRequest, PartitionTerms, SlurmJob, SlurmNode
 from slurm_hadar.testing.fake_slurm import FakeSlurm

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from slurm_hadar import messages
-from slurm_hadar.runtime import reporter
+from slurm_hadar.runtime import connection
+from slurm_hadar.runtime.connection import Connection
 from tests.runtime.conftest import Listener
 
 
@@ -22,13 +23,13 @@ def test_jobs_report_to_whom_the_channel_file_names_though_the_other_still_answe
 ) -> None:
     """Another host's controller has taken over, and the one before stands by and listens on."""
     monkeypatch.setenv("HADAR_CHANNEL", str(listener.channel))
-    monkeypatch.setattr(reporter, "RETRY_S", 0.1)
-    connection: Any = reporter._Connection(tmp_path / "spool")  # noqa: SLF001 only the reporter itself makes one
+    monkeypatch.setattr(connection, "RETRY_S", 0.1)
+    made: Any = Connection(tmp_path / "spool")
 
     def turn() -> bool:
-        connection.orders("77")
-        connection.keep_up(lambda: _said("hello"))
-        return bool(connection.live)
+        made.orders("77")
+        made.keep_up(lambda: _said("hello"))
+        return bool(made.live)
 
     (tmp_path / "other").mkdir()
     other = Listener(tmp_path / "other")
@@ -40,9 +41,9 @@ def test_jobs_report_to_whom_the_channel_file_names_though_the_other_still_answe
         listener.channel.write_text(other.channel.read_text())
         waiting(lambda: turn() and other.of_kind("hello"), "a hello to the other one")
         waiting(turn, "its welcome")
-        connection.send(_said("report"))
+        made.send(_said("report"))
         waiting(lambda: other.of_kind("report"), "a report to the other one")
         assert not listener.of_kind("report")
     finally:
-        connection._socket.close(linger=0)  # noqa: SLF001 to close all would wait for the listeners, too
+        made._socket.close(linger=0)  # noqa: SLF001 to close all would wait for the listeners, too
         other.close()

@@ -69,8 +69,8 @@ def test_an_answer_of_a_server_that_ends_is_the_last_on_its_connection(draining:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    desk: Any = SimpleNamespace(draining=draining)
-    asyncio.run(LastAnswers(_application, desk)({"type": "http"}, None, send))
+    dispatcher: Any = SimpleNamespace(draining=draining)
+    asyncio.run(LastAnswers(_application, dispatcher)({"type": "http"}, None, send))
 
     assert ((b"connection", b"close") in sent[0]["headers"]) is draining
     assert sent[0]["status"] == 503 and len(sent) == 2

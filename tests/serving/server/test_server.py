@@ -25,7 +25,7 @@ from slurm_hadar.serving.client import ServingClient
 from slurm_hadar.serving.load import run_load
 from slurm_hadar.serving.scheduling.request import Worker
 from slurm_hadar.serving.server.app import _Routes
-from slurm_hadar.serving.server.desk import _alike
+from slurm_hadar.serving.server.dispatcher import _alike
 from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.trace import Intended
 from tests.serving.server.running import PATIENT_MS, WAIT_S, Running, body_of, inputs_of, until

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from slurm_hadar.sharing.broker.client import Work
-from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.server import Broker
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
 

@@ -14,9 +14,9 @@ import pytest
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import client
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.looking import status_of
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.queries import status_of
+from slurm_hadar.sharing.broker.server import Broker
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
 from tests.sharing.broker.conftest import WORK, raw, turns

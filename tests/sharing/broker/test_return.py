@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from slurm_hadar.procstat import stat_of
 from slurm_hadar.sharing.broker import client, ledger
+from slurm_hadar.sharing.broker.arbiter.arbiter import Arbiter
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.desk import Desk, Rules
-from slurm_hadar.sharing.broker.looking import status_of
-from slurm_hadar.sharing.broker.seats import Note, Told
+from slurm_hadar.sharing.broker.messages import Message, Notice
+from slurm_hadar.sharing.broker.queries import status_of
+from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
 
@@ -28,54 +29,54 @@ HOLD = 5000 * MS
 LARGE = Demand(600, 300)
 
 
-def _after(policy: Policy, *formers: tuple[str, Demand, bool], memory: int = 1000) -> Desk:
-    desk = Desk(Rules(policy, memory))
+def _after(policy: Policy, *formers: tuple[str, Demand, bool], memory: int = 1000) -> Arbiter:
+    arbiter = Arbiter(Rules(policy, memory))
     for name, demand, admitted in formers:
-        desk.expect(name, demand, admitted, HOLD)
-    return desk
+        arbiter.expect(name, demand, admitted, HOLD)
+    return arbiter
 
 
 @pytest.mark.parametrize("policy", Policy)
 def test_a_waiter_that_is_back_first_waits_for_those_whose_memory_is_there(policy: Policy) -> None:
-    desk = _after(policy, ("a", LARGE, True), ("b", LARGE, False))
-    assert desk.join("b2", LARGE, 0, "", 0, back="b") == []
-    assert desk.join("new", Demand(0, 1), 0, "", 1) == []  # nor does anybody new who would fit
-    assert desk.deadline_ns() == HOLD
-    told = desk.join("a2", LARGE, 0, "", 2, back="a")
+    arbiter = _after(policy, ("a", LARGE, True), ("b", LARGE, False))
+    assert arbiter.join("b2", LARGE, 0, "", 0, back="b") == []
+    assert arbiter.join("new", Demand(0, 1), 0, "", 1) == []  # nor does anybody new who would fit
+    assert arbiter.deadline_ns() == HOLD
+    told = arbiter.join("a2", LARGE, 0, "", 2, back="a")
 
-    assert told[0] == Note("a2", Told.ADMITTED) and not desk.absent_bytes and desk.is_safe()
-    assert Note("b2", Told.ADMITTED) not in told
-    assert Note("b2", Told.ADMITTED) in desk.leave("a2", 3)
+    assert told[0] == Notice("a2", Message.ADMITTED) and not arbiter.absent_bytes and arbiter.is_safe()
+    assert Notice("b2", Message.ADMITTED) not in told
+    assert Notice("b2", Message.ADMITTED) in arbiter.leave("a2", 3)
 
 
 def test_who_does_not_come_back_keeps_what_it_has_until_its_process_ends() -> None:
     """And no more than that: others are let in beside it when the time is over."""
-    desk = _after(Policy.FAIR, ("a", LARGE, True))
-    desk.join("large", LARGE, 0, "", 0)
-    desk.join("small", Demand(50, 50), 0, "", 1)
-    assert desk.look(HOLD - 1) == []
-    desk.leave("large", HOLD - 1)
-    assert desk.look(HOLD) == [Note("small", Told.ADMITTED)] and desk.deadline_ns() is None
-    assert desk.join("large", LARGE, 0, "", HOLD + 1) == []
-    assert desk.leave("a", HOLD + 2) == [Note("large", Told.ADMITTED)]
+    arbiter = _after(Policy.FAIR, ("a", LARGE, True))
+    arbiter.join("large", LARGE, 0, "", 0)
+    arbiter.join("small", Demand(50, 50), 0, "", 1)
+    assert arbiter.look(HOLD - 1) == []
+    arbiter.leave("large", HOLD - 1)
+    assert arbiter.look(HOLD) == [Notice("small", Message.ADMITTED)] and arbiter.deadline_ns() is None
+    assert arbiter.join("large", LARGE, 0, "", HOLD + 1) == []
+    assert arbiter.leave("a", HOLD + 2) == [Notice("large", Message.ADMITTED)]
 
 
 def test_waiters_come_back_to_their_places() -> None:
-    desk = _after(Policy.FAIR, ("a", LARGE, True), ("b", LARGE, False), ("c", LARGE, False))
+    arbiter = _after(Policy.FAIR, ("a", LARGE, True), ("b", LARGE, False), ("c", LARGE, False))
     for name in ("new", "c2", "b2", "a2"):
-        desk.join(name, LARGE, 0, "", 0, back=name[0] if name.endswith("2") else None)
-    assert desk.in_order() == ["a2", "b2", "c2", "new"]
-    for name in desk.in_order():
-        assert desk.is_in(name)
-        desk.leave(name, 1)
+        arbiter.join(name, LARGE, 0, "", 0, back=name[0] if name.endswith("2") else None)
+    assert arbiter.in_order() == ["a2", "b2", "c2", "new"]
+    for name in arbiter.in_order():
+        assert arbiter.is_in(name)
+        arbiter.leave(name, 1)
 
 
 def test_memory_is_kept_from_turn_to_turn_only_beside_what_the_absent_have() -> None:
-    desk = _after(Policy.FAIR, ("a", Demand(10, 50), True), ("b", Demand(10, 50), True), memory=121)
-    assert desk.join("b2", Demand(10, 50), 0, "", 0, can_keep=True, back="b") == [
-        Note("b2", Told.ADMITTED), Note("b2", Told.KEEP),
+    arbiter = _after(Policy.FAIR, ("a", Demand(10, 50), True), ("b", Demand(10, 50), True), memory=121)
+    assert arbiter.join("b2", Demand(10, 50), 0, "", 0, can_keep=True, back="b") == [
+        Notice("b2", Message.ADMITTED), Notice("b2", Message.KEEP),
     ]  # fmt: skip
-    assert desk.join("c", Demand(1, 1), 0, "", HOLD, can_keep=True) == [Note("b2", Told.FREE)]
+    assert arbiter.join("c", Demand(1, 1), 0, "", HOLD, can_keep=True) == [Notice("b2", Message.FREE)]
 
 
 sizes = st.tuples(st.integers(0, 60), st.integers(0, 40)).map(lambda two: Demand(*two))
@@ -91,38 +92,38 @@ sizes = st.tuples(st.integers(0, 60), st.integers(0, 40)).map(lambda two: Demand
 def test_in_whatever_order_they_come_back_memory_is_promised_once_only(
     policy: Policy, before: list[Demand], order: list[tuple[str, int, Demand]]
 ) -> None:
-    first = Desk(Rules(policy, 100))
+    first = Arbiter(Rules(policy, 100))
     for number, demand in enumerate(before):
         first.join(f"s{number}", demand, 0, "", 0)
     left = {name: (before[int(name[1:])], first.is_in(name)) for name in first.in_order()}
-    desk = _after(policy, *((name, *what) for name, what in left.items()), memory=100)
+    arbiter = _after(policy, *((name, *what) for name, what in left.items()), memory=100)
     now, joined = 0, set()
     for what, which, demand in order:
         now += HOLD if what == "wait" else 1
         name = sorted(left)[which % len(left)] if left else None
         if what == "new":
             joined.add(f"n{now}")
-            desk.join(f"n{now}", demand, 0, "", now, can_keep=bool(which % 2))
+            arbiter.join(f"n{now}", demand, 0, "", now, can_keep=bool(which % 2))
         elif what == "wait":
-            desk.look(now)
+            arbiter.look(now)
         elif what == "back" and name:
             was, admitted = left.pop(name)
             joined.add(name + "+")
-            told = desk.join(name + "+", was, 0, "", now, back=name, can_keep=bool(which % 2))
-            assert not admitted or told[0] == Note(name + "+", Told.ADMITTED)
+            told = arbiter.join(name + "+", was, 0, "", now, back=name, can_keep=bool(which % 2))
+            assert not admitted or told[0] == Notice(name + "+", Message.ADMITTED)
         elif what == "gone" and name:
             del left[name]
-            desk.leave(name, now)
+            arbiter.leave(name, now)
         elif what == "leave" and joined:
             other = sorted(joined)[which % len(joined)]
             joined.discard(other)
-            desk.leave(other, now)
+            arbiter.leave(other, now)
         absent = [was for was, admitted in left.values() if admitted]
         persistent = sum(one.persistent_bytes for one in absent)
         ephemeral = [one.ephemeral_bytes for one in absent]
-        lanes = sum(lane.size_bytes for lane in desk.memory.lanes)
+        lanes = sum(lane.size_bytes for lane in arbiter.memory.lanes)
         more = sum(ephemeral) if policy is Policy.PACK else max(0, max(ephemeral, default=0) - lanes)
-        assert desk.is_safe() and desk.memory.reserved_bytes + persistent + more <= 100
+        assert arbiter.is_safe() and arbiter.memory.reserved_bytes + persistent + more <= 100
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker import client, progress, server
+from slurm_hadar.sharing.broker import client, connections, progress, server
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.looking import give_way, status_of
-from slurm_hadar.sharing.broker.server import Limits
+from slurm_hadar.sharing.broker.queries import give_way, status_of
+from slurm_hadar.sharing.broker.settings import Limits
 from slurm_hadar.sharing.broker.wire import LONGEST, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
 from tests.sharing.broker.conftest import WORK, raw, turns
@@ -47,7 +47,7 @@ def test_a_job_alone_asks_once_and_gives_way_at_its_next_boundary(
         asked.append(said["op"])
         return said
 
-    monkeypatch.setattr("slurm_hadar.sharing.broker.server.decoded", noted)
+    monkeypatch.setattr("slurm_hadar.sharing.broker.connections.decoded", noted)
     running()
     first, second = Session(short_tmp / "s", WORK), Session(short_tmp / "s", WORK)
     for _ in range(50):
@@ -350,7 +350,7 @@ def test_who_has_ended_while_it_came_leaves_no_descriptor_behind(
 ) -> None:
     broker = running()
     assert len(status_of(short_tmp / "s")["sessions"]) == 0  # its keeper has come by now
-    monkeypatch.setattr(server, "_owner", lambda pid: Path(f"/proc/{pid}/gone").stat().st_uid)
+    monkeypatch.setattr(connections, "_owner", lambda pid: Path(f"/proc/{pid}/gone").stat().st_uid)
     for _ in range(3):
         with raw(short_tmp / "s") as sock:
             assert sock.recv(1) == b""
@@ -372,14 +372,14 @@ def test_an_administrators_broker_serves_all_users_and_leaves_room_for_each(
     assert (short_tmp / "s").stat().st_mode & 0o777 == 0o666
 
     with monkeypatch.context() as patch:
-        patch.setattr(server, "credentials", lambda _: (os.getpid(), 4242))
-        patch.setattr(server, "_owner", lambda _: 4242)
+        patch.setattr(connections, "credentials", lambda _: (os.getpid(), 4242))
+        patch.setattr(connections, "_owner", lambda _: 4242)
         theirs = [raw(short_tmp / "s") for _ in range(4)]
         assert theirs[3].recv(1) == b""
         theirs[0].sendall(b'{"op": "status"}\n')
         told = json.loads(theirs[0].makefile().readline())
         assert [(one["user"], one["label"]) for one in told["sessions"]] == [(os.getuid(), "")]
-        patch.setattr(server, "credentials", lambda _: (os.getpid(), 4243))
+        patch.setattr(connections, "credentials", lambda _: (os.getpid(), 4243))
         with raw(short_tmp / "s") as sock:
             assert sock.recv(1) == b""
     for sock in theirs:
@@ -439,8 +439,8 @@ def test_a_job_gives_way_by_the_word_of_its_own_user_and_nobody_gets_more_by_his
         assert b"refused" in liar.recv(4096)
         liar.close()
     with monkeypatch.context() as patch:
-        patch.setattr(server, "credentials", lambda _: (os.getpid(), 4242))
-        patch.setattr(server, "_owner", lambda _: 4242)
+        patch.setattr(connections, "credentials", lambda _: (os.getpid(), 4242))
+        patch.setattr(connections, "_owner", lambda _: 4242)
         give_way(path, "7", 0.0, 30.0)  # by another user's word
         kept()
     assert set(kept().values()) == {None}

@@ -15,31 +15,17 @@ from slurm_hadar.controller.observe.jobs.weights import Standing, standing_of, w
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.controller.prediction.forecasts import Forecast, in_words
-from slurm_hadar.controller.steering.bounds import (
-    QuotaBook,
-    keeps_back,
-    of_a_known_throttle,
-    of_one_partition,
-    unfit_reason,
-)
+from slurm_hadar.controller.steering.bounds import QuotaBook
+from slurm_hadar.controller.steering.forms import form_of, gpus_asked, placement_of, shared_form, size_kept, whole_of
+from slurm_hadar.controller.steering.lessons import keeps_back, of_a_known_throttle, of_one_partition, unfit_reason
 from slurm_hadar.controller.steering.nodes import NodeBook
 from slurm_hadar.controller.steering.promises import Promises
-from slurm_hadar.controller.steering.rules import (
-    TRANSIENT_HOLDS,
-    form_of,
-    gpus_asked,
-    pinned_reason,
-    placement_of,
-    shared_form,
-    size_kept,
-    unreadable,
-    whole_of,
-)
+from slurm_hadar.controller.steering.rules import TRANSIENT_HOLDS, pinned_reason, unreadable
 from slurm_hadar.controller.words import clock
 from slurm_hadar.model import EMPTY, NO_NEEDS, Form, JobState, Mix, Needs, Placement
-from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import Reservation, SlurmJob
-from slurm_hadar.throughput.store import workload_key
+from slurm_hadar.throughput.measurements import workload_key
 from slurm_hadar.throughput.table import worker_batch
 
 __all__ = ["FactFinder", "JobFacts"]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.steering.bounds import QuotaBook
+from slurm_hadar.controller.steering.forms import placement_of
 from slurm_hadar.controller.steering.nodes import NodeBook
-from slurm_hadar.controller.steering.rules import placement_of
 from slurm_hadar.model import NO_NEEDS, Form, JobState, Mix, Partition
 from slurm_hadar.policies.toolkit.gangs import find_on_type
 from slurm_hadar.slurm.state import Fittings, SlurmJob

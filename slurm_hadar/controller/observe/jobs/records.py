@@ -15,11 +15,12 @@ from slurm_hadar.controller.observe.company import part_of_gpu
 from slurm_hadar.controller.observe.jobs.script_failures import note_failure
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.observe.sources import Sources
+from slurm_hadar.controller.steering.forms import gpus_asked
 from slurm_hadar.controller.steering.nodes import NodeFacts
-from slurm_hadar.controller.steering.rules import gpus_asked, may_retry, out_of_scope
+from slurm_hadar.controller.steering.rules import may_retry, out_of_scope
 from slurm_hadar.controller.words import clock
 from slurm_hadar.model import JobState, Placement
-from slurm_hadar.slurm.parsing import fold
+from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import ClusterState, SlurmJob
 
 __all__ = ["LOST_NODE_S", "JobRecords"]

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from slurm_hadar.controller.observe.jobs.facts import JobFacts
 from slurm_hadar.controller.observe.sources import Sources
 from slurm_hadar.model import JobState, Speed
-from slurm_hadar.throughput.store import ThroughputStore, storable
+from slurm_hadar.throughput.measurements import storable
+from slurm_hadar.throughput.store import ThroughputStore
 
 __all__ = ["Estimates"]
 

@@ -222,6 +222,7 @@ class Queue:
 
     @classmethod
     def of(cls, snapshot: Snapshot, plan: Plan) -> Queue:
+        """Of a plan that leaves jobs waiting behind others."""
         left_s = np.sort(np.array([to_go_s(snapshot.job[j]) for j in plan.waits]))
         gpus = max(1, sum(n for there in snapshot.capacity().values() for n in there.values()))
         free_s = min(to_go_s(snapshot.job[j]) for j in plan.placements)

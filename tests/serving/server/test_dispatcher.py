@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slurm_hadar.serving.server.accepted import Accepted
-from slurm_hadar.serving.server.desk import Desk, DeskOptions
+from slurm_hadar.serving.server.dispatcher import Dispatcher, DispatcherOptions
 from slurm_hadar.serving.server.metrics import ServingMetrics
 from slurm_hadar.serving.server.protocol import Asked
 from slurm_hadar.serving.server.workers.pool import WorkerEvents
@@ -50,26 +50,26 @@ def test_who_goes_as_the_batch_ends_leaves_the_others_their_answers(
     """The client's going is known, and its task has not run yet, when the worker's message is read."""
 
     workers = _Workers()
-    monkeypatch.setattr("slurm_hadar.serving.server.desk.Pool", lambda *given: workers.hear(given[-1]))
+    monkeypatch.setattr("slurm_hadar.serving.server.dispatcher.Pool", lambda *given: workers.hear(given[-1]))
 
-    async def played() -> tuple[list[Accepted], Desk]:
-        desk = Desk(DeskOptions("m.py", Bounds(1, 1), 10.0), ServingMetrics(), print, print)
+    async def played() -> tuple[list[Accepted], Dispatcher]:
+        dispatcher = Dispatcher(DispatcherOptions("m.py", Bounds(1, 1), 10.0), ServingMetrics(), print, print)
         singles = {"of": [0.01] * 5}
         laws = {"1": 0.01, "4": 0.01}
         told = {"metadata": MODEL, "applications": [], "singles": singles, "batches": laws}
         workers.events.message("one", {"kind": "ready", "models": [told]}, [])
-        asked = [desk.accept("m", Asked({"x": np.zeros(1)}, "", "of", 10.0), 1) for _ in range(4)]
+        asked = [dispatcher.accept("m", Asked({"x": np.zeros(1)}, "", "of", 10.0), 1) for _ in range(4)]
         workers.events.message("one", {"kind": "done", "batch": 1, "failures": {}}, [{"y": 1}])
-        assert desk.status()["workers"][0]["batch"] == 3
+        assert dispatcher.status()["workers"][0]["batch"] == 3
         asked[1].future.cancel()
         workers.events.message("one", {"kind": "done", "batch": 2, "failures": {}}, [{"y": n} for n in (2, 3, 4)])
         for accepted in asked:
-            desk.release(accepted)
-        desk.close()
-        return asked, desk
+            dispatcher.release(accepted)
+        dispatcher.close()
+        return asked, dispatcher
 
-    asked, desk = asyncio.run(played())
+    asked, dispatcher = asyncio.run(played())
 
     assert asked[1].future.cancelled()
     assert [asked[n].future.result().outputs["y"] for n in (0, 2, 3)] == [1, 3, 4]
-    assert [of["abandoned"] for of in desk.status()["applications"]] == [1]
+    assert [of["abandoned"] for of in dispatcher.status()["applications"]] == [1]

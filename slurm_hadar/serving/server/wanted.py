@@ -7,12 +7,12 @@ from collections.abc import Callable
 from slurm_hadar.runtime.inject import _hadar_progress as shared
 from slurm_hadar.serving.simulation.scaling import Bounds, Scaling, Wish
 
-__all__ = ["Word"]
+__all__ = ["WantedWorkers"]
 
 
-class Word:
+class WantedWorkers:
     """Written where the agent looks. Of a server whose number of workers is fixed, and where there is no agent or no
-    room for its page, there is none.
+    room for its page, nobody is told.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Word:
             self._page.words[shared.STEPS] = -1  # it makes none
 
     @property
-    def heard(self) -> bool:
+    def has_agent(self) -> bool:
         """Whether there is an agent."""
         return self._page is not None
 

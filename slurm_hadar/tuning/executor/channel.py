@@ -14,7 +14,7 @@ import zmq
 
 from slurm_hadar.tuning.trial.wire import MOST_BYTES
 
-__all__ = ["Desk", "Message"]
+__all__ = ["Channel", "Message"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Message:
     said: dict[str, Any]
 
 
-class Desk:
+class Channel:
     """``everywhere``: processes on other nodes are to reach it, too. Who has not the token is not heard."""
 
     def __init__(self, everywhere: bool) -> None:
@@ -66,6 +66,7 @@ class Desk:
             return None
 
     def answer(self, message: Message, value: Any = None, error: str | None = None) -> None:
+        """To one that asks; with an ``error`` it raises that."""
         said = {"ok": value} if error is None else {"error": error}
         self.socket.send_multipart([message.sender, b"", json.dumps(said).encode()])
 

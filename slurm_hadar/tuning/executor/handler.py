@@ -6,38 +6,38 @@ import time
 from typing import Any
 
 from slurm_hadar.errors import ConfigError, HadarError
-from slurm_hadar.tuning.executor.desk import Desk, Message
+from slurm_hadar.tuning.executor.channel import Channel, Message
 from slurm_hadar.tuning.executor.live import Live, Why
 from slurm_hadar.tuning.executor.state import State
 from slurm_hadar.tuning.study.book import Report, finite
 
-__all__ = ["Hearing"]
+__all__ = ["MessageHandler"]
 
 
-class Hearing:
+class MessageHandler:
     """Of the run that a trial has now alone; a process of an earlier one is told that nobody answers it any more."""
 
-    def __init__(self, state: State, desk: Desk) -> None:
-        self._state, self._desk = state, desk
+    def __init__(self, state: State, channel: Channel) -> None:
+        self._state, self._channel = state, channel
         self.warm = False  # what is started only once is there
 
-    def message(self, message: Message) -> None:
+    def handle(self, message: Message) -> None:
         """Answer it, if it asks. Raises StoreError where the study cannot be written."""
         live = self._state.lives.get(message.trial)
         if live is None or live.process != (message.trial, message.run):
             if message.asks:
-                self._desk.say_gone(message)
+                self._channel.say_gone(message)
             return
         if not message.asks:
             self._beat(live, message)
             return
         try:
-            self._desk.answer(message, self._answer(live, message))
+            self._channel.answer(message, self._answer(live, message))
         except HadarError:
-            self._desk.say_gone(message)  # so that it saves: the run is over
+            self._channel.say_gone(message)  # so that it saves: the run is over
             raise
         except Exception as error:  # Optuna's words for what the objective asks
-            self._desk.answer(message, error=str(error))
+            self._channel.answer(message, error=str(error))
 
     def _answer(self, live: Live, message: Message) -> Any:
         said, book = message.said, self._state.book
@@ -111,7 +111,7 @@ class Hearing:
         if message.rank == 0:
             live.sender = message.sender
             if live.why not in (None, Why.RUNG):  # it was told before it could hear
-                self._desk.tell_to_stop(message.sender)
+                self._channel.tell_to_stop(message.sender)
         if message.rank != 0 or "steps" not in said:
             return
         live.saves_answered = said["answered"]

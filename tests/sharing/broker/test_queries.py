@@ -15,24 +15,24 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ChannelError
-from slurm_hadar.sharing.broker import looking, progress
+from slurm_hadar.sharing.broker import progress, queries
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.looking import FOLDER, sockets, status_of
-from slurm_hadar.sharing.broker.seats import Progress, Seat, State
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.messages import Progress, SessionView, State
+from slurm_hadar.sharing.broker.queries import FOLDER, sockets, status_of
+from slurm_hadar.sharing.broker.server import Broker
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import Policy
 
 
 @pytest.fixture
-def gone() -> list[tuple[str, Seat]]:
+def gone() -> list[tuple[str, SessionView]]:
     return []
 
 
 @pytest.fixture
-def path(short_tmp: Path, gone: list[tuple[str, Seat]]) -> Iterator[Path]:
+def path(short_tmp: Path, gone: list[tuple[str, SessionView]]) -> Iterator[Path]:
     """Of a broker that is there until the test is done."""
     path = short_tmp / "s"
     broker = Broker(path, Rules(Policy.FAIR, 1000), Limits(linger_s=None), print, lambda *who: gone.append(who))
@@ -81,7 +81,7 @@ def test_lanes_turns_and_who_waits_are_told(path: Path, poll: Any) -> None:
 
 
 def test_who_only_looks_is_no_session_and_who_leaves_is_told_of(
-    path: Path, gone: list[tuple[str, Seat]], poll: Any
+    path: Path, gone: list[tuple[str, SessionView]], poll: Any
 ) -> None:
     session = _session(path, "a")
     for _ in range(3):
@@ -90,9 +90,9 @@ def test_who_only_looks_is_no_session_and_who_leaves_is_told_of(
     session.close()
 
     poll(lambda: gone)
-    ((label, seat),) = gone
-    assert (label, seat.turns, seat.demand) == ("a", 3, Demand(10, 50)) and seat.used_ns > 0
-    assert seat.state is State.KEEPS
+    ((label, view),) = gone
+    assert (label, view.turns, view.demand) == ("a", 3, Demand(10, 50)) and view.used_ns > 0
+    assert view.state is State.KEEPS
 
 
 def test_a_forked_child_leaves_its_parents_turn_alone(path: Path) -> None:
@@ -158,7 +158,7 @@ def test_only_own_brokers_are_looked_for(path: Path, monkeypatch: pytest.MonkeyP
     (folder / "gpu").symlink_to(path)
     assert sockets() == [folder / "gpu"]
 
-    monkeypatch.setattr(looking, "trusted", lambda uid: uid == os.geteuid() + 1)
+    monkeypatch.setattr(queries, "trusted", lambda uid: uid == os.geteuid() + 1)
     assert sockets() == []
     with pytest.raises(ChannelError, match=f"is one of user {os.geteuid()}"):
         status_of(path)
@@ -187,7 +187,7 @@ def test_what_others_have_put_beside_the_brokers_hides_none(path: Path, monkeypa
 def test_only_the_own_brokers_and_an_administrators_are_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 4242)
 
-    assert [uid for uid in (0, 1, 4241, 4242) if looking.trusted(uid)] == [0, 4242]
+    assert [uid for uid in (0, 1, 4241, 4242) if queries.trusted(uid)] == [0, 4242]
 
 
 def test_a_duty_is_of_the_time_in_which_a_session_waits_for_nobody(

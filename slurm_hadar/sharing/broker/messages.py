@@ -1,4 +1,4 @@
-"""What passes between the desk of a broker and its sessions, and how one stands."""
+"""What passes between the arbiter of a broker and its sessions, and how one stands."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from slurm_hadar.sharing.lanes import Demand
 
-__all__ = ["NOTHING", "Note", "Progress", "Seat", "State", "Told"]
+__all__ = ["NOTHING", "Notice", "Progress", "SessionView", "State", "Message"]
 
 
-class Told(StrEnum):
+class Message(StrEnum):
     """What a session is told."""
 
     ADMITTED = "admitted"
@@ -32,7 +32,7 @@ class State(StrEnum):
     AWAY = "away"
 
 
-class Seat(NamedTuple):
+class SessionView(NamedTuple):
     """A session as it stands: its lane, once it is let in, its turns and their time, with one that is under way; and
     the share of the turns that it keeps where it gives way, else None; and whether it keeps its ephemeral memory."""
 
@@ -65,8 +65,8 @@ class Progress(NamedTuple):
 NOTHING = Progress()
 
 
-class Note(NamedTuple):
+class Notice(NamedTuple):
     """Who is told what."""
 
     name: str
-    told: Told
+    message: Message

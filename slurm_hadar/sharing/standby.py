@@ -24,13 +24,13 @@ from pathlib import Path
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.joblog import say
 from slurm_hadar.scratch import LONGEST_PATH
-from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.looking import COMMON, own_folder
 from slurm_hadar.sharing.broker.place import depose, stands_still
-from slurm_hadar.sharing.broker.server import Broker, Limits
+from slurm_hadar.sharing.broker.queries import COMMON, own_folder
+from slurm_hadar.sharing.broker.server import Broker
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.declared import memory_of, policy_of, seconds_of
 
-__all__ = ["LOOK_S", "STILL_S", "Post", "keep", "post_of"]
+__all__ = ["LOOK_S", "STILL_S", "Post", "stand_by", "post_of"]
 
 LOOK_S = 0.2
 STILL_S = 2.0
@@ -95,7 +95,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def keep(post: Post, until: int, say: Callable[[str], None]) -> None:
+def stand_by(post: Post, until: int, say: Callable[[str], None]) -> None:
     """Serve, now or when whoever does ends, until the descriptor ``until`` is readable."""
     assert post.rules is not None
     wait_s, still_s = 0.0, 0.0

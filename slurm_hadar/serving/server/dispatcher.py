@@ -23,13 +23,13 @@ from slurm_hadar.serving.server.metrics import Outcome, ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
 from slurm_hadar.serving.server.protocol import Asked
 from slurm_hadar.serving.server.scaler import SEEN_S, Scaler
+from slurm_hadar.serving.server.wanted import WantedWorkers
 from slurm_hadar.serving.server.wire import pack
-from slurm_hadar.serving.server.word import Word
 from slurm_hadar.serving.server.workers.pool import Pool, WorkerEvents
 from slurm_hadar.serving.server.workers.seats import seats_here
 from slurm_hadar.serving.simulation.scaling import Bounds, Scaling
 
-__all__ = ["Desk", "DeskOptions"]
+__all__ = ["Dispatcher", "DispatcherOptions"]
 
 _MARGIN_S = 0.001  # of a deadline, for the way back
 _MOST_TAGS = 256
@@ -40,7 +40,7 @@ _TRIES = 2
 
 
 @dataclass(frozen=True)
-class DeskOptions:
+class DispatcherOptions:
     """``workers``: how many, and the goal where that is left to the server. ``hang_s``: a worker whose batch takes
     longer, and ten times as long as expected, is killed and replaced."""
 
@@ -69,7 +69,7 @@ class _Models:
     singles: dict[str, float] = field(default_factory=dict)  # median of all single runs
 
 
-class Desk:
+class Dispatcher:
     """Lives in one event loop.
 
     Parameters
@@ -80,7 +80,7 @@ class Desk:
 
     def __init__(
         self,
-        options: DeskOptions,
+        options: DispatcherOptions,
         metrics: ServingMetrics,
         failed: Callable[[str], None],
         tell: Callable[[str], None],
@@ -88,12 +88,12 @@ class Desk:
         self.options, self._metrics, self._failed, self._tell = options, metrics, failed, tell
         seats = seats_here()
         self._here = options.workers.here(len(seats))
-        self._word = Word(options.workers, self._here, SEEN_S, tell)
+        self._wanted = WantedWorkers(options.workers, self._here, SEEN_S, tell)
         events = WorkerEvents(self._message, self._gone, tell)
         self._pool = Pool(self._here, seats, [options.source, str(options.largest)], events)
         self._scaler = Scaler(options.policy, options.workers, self._setups, self._run_times, self._scale)
         # what a job was given is what it was found to want
-        self._scaling = Scaling(self._here if self._word.heard else options.workers.least)
+        self._scaling = Scaling(self._here if self._wanted.has_agent else options.workers.least)
         self._scales: asyncio.Task[None] | None = None
         self._retiring: set[str] = set()  # end when their batch does
         self._scheduler: Scheduler | None = None
@@ -121,6 +121,7 @@ class Desk:
         return 0 if self._scheduler is None else self._scheduler.queued
 
     def start(self) -> None:
+        """Start the first workers, and look after them."""
         self._pool.start(self._places)
         self._look()
         if self.options.workers.least < self.options.workers.most:
@@ -129,10 +130,12 @@ class Desk:
 
     @property
     def ready(self) -> bool:
+        """Whether there is a worker, and the server is not ending."""
         return bool(self._workers) and not self.draining
 
     @property
     def infos(self) -> Mapping[str, ModelInfo]:
+        """The models by name, as the workers have told of them; empty before one is ready."""
         return self._models.infos
 
     def examples(self, model: str) -> list[tuple[str, dict[str, Any]]]:
@@ -211,7 +214,7 @@ class Desk:
             "scaling": {
                 "least": self.options.workers.least, "most": self.options.workers.most,
                 "goal": self.options.workers.goal, "wanted": self._scaling.wanted,
-                "here": self._here, "told": self._word.wanted,
+                "here": self._here, "told": self._wanted.wanted,
                 "expected": [{"workers": n, "finish_rate": rate} for n, rate in self._scaling.expected.items()],
             },
             "workers": [
@@ -312,7 +315,7 @@ class Desk:
         typical = {of["metadata"]["name"]: _typical_s(of["singles"]) for of in told}
         if self._scheduler is None:
             self._learn(told, groups, typical)
-            self._word.ready(now_s, now_s - self.started_s)
+            self._wanted.ready(now_s, now_s - self.started_s)
         ratios = [self._models.singles[model] / max(seconds, 1e-9) for model, seconds in typical.items()]
         worker = Worker(name, _alike(statistics.geometric_mean(ratios), self._workers.values()))
         self._workers[name] = worker
@@ -419,7 +422,7 @@ class Desk:
             before = self._scaling.wanted
             self._tell(f"workers: {found.wanted} instead of {before}{room}: {rate:.1%} are expected in time")
         self._scaling = found
-        self._word.look(found, time.monotonic())
+        self._wanted.look(found, time.monotonic())
         self._metrics.expected.set(found.expected.get(found.wanted, 1.0))
         if self.draining:
             return

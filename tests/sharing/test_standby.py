@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from slurm_hadar.errors import ConfigError
-from slurm_hadar.sharing import keeper
+from slurm_hadar.sharing import standby
 from slurm_hadar.sharing.broker.client import Session, Work
-from slurm_hadar.sharing.broker.looking import status_of
-from slurm_hadar.sharing.broker.server import Limits
+from slurm_hadar.sharing.broker.queries import status_of
+from slurm_hadar.sharing.broker.settings import Limits
 from slurm_hadar.sharing.broker.wire import credentials
-from slurm_hadar.sharing.keeper import Post, keep, post_of
 from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.standby import Post, post_of, stand_by
 from slurm_hadar.sharing.turns import Policy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ def test_a_folder_that_others_could_write_is_not_used(task: dict[str, str], shor
 def test_an_administrators_broker_goes_before(
     task: dict[str, str], short_tmp: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "COMMON", short_tmp / "run")
+    monkeypatch.setattr(standby, "COMMON", short_tmp / "run")
     (short_tmp / "run").mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.bind(str(short_tmp / "run" / "c-n_1-gpu3"))
@@ -97,8 +97,8 @@ def test_an_administrators_broker_that_was_killed_is_none(
     poll: Any,
 ) -> None:
     """Its socket and its lock are still there, and nobody answers."""
-    monkeypatch.setattr(keeper, "COMMON", short_tmp / "run")
-    monkeypatch.setattr(keeper, "STILL_S", 1.0)
+    monkeypatch.setattr(standby, "COMMON", short_tmp / "run")
+    monkeypatch.setattr(standby, "STILL_S", 1.0)
     (short_tmp / "run").mkdir()
     common = short_tmp / "run" / "c-n_1-gpu3"
     with subprocess.Popen([sys.executable, "-c", KEEPER, str(common)], stdin=subprocess.PIPE) as killed:
@@ -112,7 +112,7 @@ def test_an_administrators_broker_that_was_killed_is_none(
 def test_who_stands_by_serves_when_the_first_has_gone(task: dict[str, str], poll: Any) -> None:
     post, pipes, threads = post_of(task), [os.pipe(), os.pipe()], []
     for read_end, _ in pipes:
-        threads.append(threading.Thread(target=keep, args=(post, read_end, print)))
+        threads.append(threading.Thread(target=stand_by, args=(post, read_end, print)))
         threads[-1].start()
     poll(post.path.is_socket)
     session = Session(post.path, WORK)
@@ -136,11 +136,10 @@ def test_who_stands_by_serves_when_the_first_has_gone(task: dict[str, str], poll
 KEEPER = """
 import os, sys
 from pathlib import Path
-from slurm_hadar.sharing.broker.desk import Rules
-from slurm_hadar.sharing.broker.server import Limits
-from slurm_hadar.sharing.keeper import Post, keep
+from slurm_hadar.sharing.broker.settings import Limits, Rules
+from slurm_hadar.sharing.standby import Post, stand_by
 from slurm_hadar.sharing.turns import Policy
-keep(Post(Path(sys.argv[1]), Rules(Policy.FAIR, 1000), Limits(linger_s=None)), 0, print)
+stand_by(Post(Path(sys.argv[1]), Rules(Policy.FAIR, 1000), Limits(linger_s=None)), 0, print)
 """
 
 
@@ -154,7 +153,7 @@ def test_a_broker_that_stands_still_is_deposed(task: dict[str, str], poll: Any) 
             keeps, waits = Session(post.path, WORK), Session(post.path, WORK)
             assert _turn(keeps)  # and nobody else wants it
             said: list[str] = []
-            stands_by = threading.Thread(target=keep, args=(post, read_end, said.append))
+            stands_by = threading.Thread(target=stand_by, args=(post, read_end, said.append))
             stands_by.start()
             first.send_signal(signal.SIGSTOP)
             turn = threading.Thread(target=_turn, args=(waits,))

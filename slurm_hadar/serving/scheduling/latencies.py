@@ -1,0 +1,118 @@
+"""What batches take, and what is expected of them, from the distributions of what their requests take alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from slurm_hadar.serving.scheduling.distribution import Distribution
+from slurm_hadar.serving.scheduling.law import BatchLaw
+from slurm_hadar.serving.scheduling.learning import Knowledge
+from slurm_hadar.serving.scheduling.request import Request
+
+__all__ = ["Latencies", "densest_batch"]
+
+_GRID = 128
+_KEPT = 256  # batches whose times are worked out anew with them
+_LIKELY = 0.84  # a request is counted on where it is in time that likely: by one standard deviation
+#: Of one application: when those that wait are due, its run times, and what :meth:`Latencies.alone` says.
+Left = tuple[list[float], Distribution, dict[int, float], dict[int, float], list[int]]
+
+
+class Latencies:
+    """What batches take, by the applications of their requests, from a model's knowledge as of one refresh."""
+
+    def __init__(self, knowledge: Knowledge, law: BatchLaw, applications: Sequence[str]) -> None:
+        self._knowledge, self._factors = knowledge, law.factors
+        known = [knowledge.of(a).times_s for a in (*applications, "")]
+        times = np.unique(np.concatenate(known))
+        some = times[np.linspace(0, len(times) - 1, _GRID).astype(int)]
+        # with the longest of each: else what an application's batches take would reach to the next one's times
+        self._grid = np.unique([*some, *(of[-1] for of in known)])
+        self._steps = np.diff(self._grid)
+        self._log_cdf = {a: self._log(a) for a in applications}
+        self._longest: dict[tuple[tuple[str, int], ...], float] = {}
+        self._sizes = sorted({s for k in law.sizes() for s in (k, k + k // 2) if s <= law.largest})
+        self._alone: dict[str, tuple[dict[int, float], dict[int, float], list[int]]] = {}
+
+    def foresee(self, former: Latencies) -> None:
+        """Work out at once what was asked for of late, so that no decision waits for it."""
+        for key in list(former._longest)[-_KEPT:]:
+            self.expected_s(dict(key), 1)
+        for application in former._alone:
+            self.alone(application)
+
+    def expected_s(self, counts: Mapping[str, int], size: int) -> float:
+        """Of a batch of this size, with so many requests of each application."""
+        key = tuple(counts.items())
+        found = self._longest.get(key)
+        if found is None:
+            for application in counts.keys() - self._log_cdf.keys():
+                self._log_cdf[application] = self._log(application)
+            reached = np.exp(sum(n * self._log_cdf[application] for application, n in key))
+            found = self._longest[key] = float(self._grid[0] + self._steps @ (1.0 - reached[:-1]))
+        return found * self._factors[size]
+
+    def _log(self, application: str) -> Any:
+        """Logarithms of its distribution function on the grid."""
+        return np.log(np.maximum(self._knowledge.of(application).cdf_at(self._grid), 1e-300))
+
+    def alone(self, application: str) -> tuple[dict[int, float], dict[int, float], list[int]]:
+        """Of one application, by size: what batches take, and likely do not exceed; and sizes, densest first."""
+        found = self._alone.get(application)
+        if found is None:
+            known = self._knowledge.of(application)
+            takes = {k: self.expected_s({application: k}, k) for k in self._sizes}
+            within = {k: known.quantile(_LIKELY ** (1 / k)) * self._factors[k] for k in self._sizes}
+            found = self._alone[application] = takes, within, sorted(takes, key=lambda k: takes[k] / k)
+        return found
+
+    def sure(self, counts: Mapping[str, int]) -> float:
+        """How likely it is that none of so many requests of each application takes longer than all that were seen of
+        it: the longest of n that are known and k to come is one of the n with probability n / (n + k). Our
+        definition."""
+        found = 1.0
+        for application, count in counts.items():
+            if known := self._knowledge.seen(application):
+                found *= known / (known + count)
+        return found
+
+    def worth(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> float:
+        """What is expected to be saved by running them together now: for requests of the ordinary cost, how many end in
+        time. The batch's time is as the product of its members' distributions says."""
+        scale = speed / self._factors[len(requests)]
+        parts = [(d.times_s, d.cumulative, n) for d, n in ((self._knowledge.of(a), n) for a, n in counts.items())]
+        longest_s = max(times[-1] for times, _, _ in parts)
+        total = 0.0
+        for request in requests:
+            due_s = request.deadline_s - now_s
+            for after_s, cost in request.steps:
+                slack_s = (due_s + after_s) * scale
+                if slack_s >= longest_s:
+                    total += cost
+                    continue
+                for times, cumulative, count in parts:
+                    cost *= cumulative[bisect_right(times, slack_s)] ** count
+                total += cost
+        return total
+
+
+def densest_batch(left: Sequence[Left], at_s: float) -> tuple[Left, int, int]:
+    """The densest batch of requests of one application that are likely in time then: of whom, the first of them, and
+    how many. Of one at least that is likely."""
+    most, found = 0.0, (left[0], 0, 0)
+    for of in left:
+        due, _, takes, within, order = of
+        many = len(due)
+        for size in order:
+            if size > many:
+                continue
+            begin = bisect_left(due, at_s + within[size])
+            if size <= many - begin:
+                if size > most * takes[size]:
+                    most, found = size / takes[size], (of, begin, size)
+                break
+    return found
