@@ -102,6 +102,7 @@ SHAPES: dict[str, tuple[Sequence[str], dict[str, object]]] = {
     "typed": (["--gres=gpu:v100:2"], {"gpus": (GpuRequest("node", (("v100", 2),)),)}),
     "typed of the job": (["--gpus=k80:3"], {"gpus": (GpuRequest("job", (("k80", 3),)),)}),
     "two nodes": (["--gres=gpu:2", "-N2", "-n4"], {"num_nodes": 2, "max_nodes": 2, "num_tasks": 4, "num_cpus": 4}),
+    "tasks": (["--gres=gpu:1", "-n4"], {"num_nodes": 1, "max_nodes": 1, "num_tasks": 4}),
     "tasks of a node": (
         ["--gres=gpu:2", "-N2", "--ntasks-per-node=2"],
         {"num_tasks": 4, "tasks_per_node": 2, "tasks_per_socket": 0},
