@@ -324,7 +324,8 @@ def _tasks(case: SlurmCase) -> Answer:
         return cannot_tell(plugin.why)
     fix = "TaskPlugin=task/affinity,task/cgroup    # and ConstrainDevices=yes in cgroup.conf"
     if "cgroup" not in plugin:
-        return note(f"TaskPlugin = {plugin}: nothing keeps a job from GPUs that are not its own, nor its CPUs", fix)
+        said = f"TaskPlugin = {plugin or '(null)'}"
+        return note(f"{said}: nothing keeps a job from GPUs that are not its own, nor its CPUs", fix)
     constrained = case.slurm.setting("ConstrainDevices")
     if isinstance(constrained, Unknown):
         return cannot_tell(f"{plugin}, but scontrol does not show ConstrainDevices of cgroup.conf")

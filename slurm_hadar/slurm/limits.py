@@ -126,8 +126,9 @@ def _reservation(words: Mapping[str, str], line: str) -> Iterator[Reservation]:
         return
     if nodes and start.isdecimal() and end.isdecimal():
         flags = words.get("Flags", "").split(",")
-        # of a group, or of one partition, that takes who names it only: the rest is Slurm's to judge
-        plain = all(not text_or_empty(words.get(name, "")) for name in ("Groups", "PartitionName"))
+        # of a group, a partition or a QOS, that takes who names it only: the rest is Slurm's to judge
+        narrow = ("Groups", "PartitionName", "AllowedPartitions", "QOS")
+        plain = all(not text_or_empty(words.get(name, "")) for name in narrow)
         yield Reservation(
             words["ReservationName"],
             nodes,
@@ -136,6 +137,7 @@ def _reservation(words: Mapping[str, str], line: str) -> Iterator[Reservation]:
             " CoreIDs=" not in line,
             "FLEX" in flags,
             "MAGNETIC" in flags and plain,
+            "AllowedPartitions" in words,  # by which 26.05 is known
             _listed(words.get("Users", "")),
             _listed(words.get("Accounts", "")),
         )

@@ -165,6 +165,9 @@ def _understood(r: dict[str, str]) -> SlurmJob:
     nodes, most = _int(r, "NumNodes", 1), _int(r, "MaxNodes", 0)
     if state is JobState.PENDING and most:  # what Slurm has reckoned with may be more than the fewest that it asks for
         nodes = asked.get("node", nodes)
+    tasks = _int(r, "NumTasks", 1)
+    if state is JobState.PENDING and "Exclusive" in r and most == tasks:  # 26.05's word for no limit
+        most = nodes
     array = r["ArrayJobID"] if "_" in job_id else None
     cpus = _int(r, "NumCPUs", 1)
     sharing = _SHARING.get(r["Exclusive"], "NO") if "Exclusive" in r else r["OverSubscribe"]
@@ -186,7 +189,7 @@ def _understood(r: dict[str, str]) -> SlurmJob:
         shares=shares(r[f"tres-per-{per}"] for per in ("job", "node", "socket", "task")),
         num_nodes=nodes,
         max_nodes=most or nodes,
-        num_tasks=_int(r, "NumTasks", 1),
+        num_tasks=tasks,
         num_cpus=cpus,
         time_limit_s=parse_time_limit(r["TimeLimit"]),
         submit=_time(r, "SubmitTime"),

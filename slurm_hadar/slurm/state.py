@@ -241,7 +241,8 @@ EVERYBODY = Access()
 class Reservation:
     """Nodes set apart from ``start`` to ``end`` (epoch seconds) for jobs that name the reservation. ``whole``: all of
     the nodes, not some of their cores only. ``flex``: its jobs may begin before it does, and on other nodes.
-    ``magnetic``: also for jobs that name none, if ``users`` and ``accounts`` admit them."""
+    ``magnetic``: also for jobs that name none, if ``users`` and ``accounts`` admit them; ``outlasts``: only for those
+    of them that end before it does, by their time limits."""
 
     name: str
     nodes: frozenset[str]
@@ -250,6 +251,7 @@ class Reservation:
     whole: bool = True
     flex: bool = False
     magnetic: bool = False
+    outlasts: bool = False
     users: Access = EVERYBODY
     accounts: Access = EVERYBODY
 

@@ -34,9 +34,11 @@ from slurm_hadar.testing.fake_slurm import FakeSlurm
 ROOT = Path(__file__).resolve().parents[2]
 FAST = ("controller.mode=act", "controller.round_s=2", "guard.min_run_s=0", "jobs.start_timeout_s=3",
         "jobs.ack_timeout_s=1", "jobs.end_timeout_s=3", "jobs.restart_cost_s=1")  # fmt: skip
+# a job that is to be stopped may have begun this very second
 LIVE = ("controller.mode=act", "controller.round_s=30", "controller.event_round_s=0", "guard.min_run_s=0",
-        "jobs.start_timeout_s=60", "jobs.ack_timeout_s=30", "jobs.end_timeout_s=60", "jobs.restart_cost_s=1",
-        "slurm.timeout_s=20", "slurm.retries=0", "slurm.backend=cli", "predict.retrain_s=0")  # fmt: skip
+        "guard.max_stretch=0", "jobs.start_timeout_s=60", "jobs.ack_timeout_s=30", "jobs.end_timeout_s=60",
+        "jobs.restart_cost_s=1", "slurm.timeout_s=20", "slurm.retries=0", "slurm.backend=cli",
+        "predict.retrain_s=0")  # fmt: skip
 SAVES = "hadar:model=resnet18,batch=64,steps=20000,ckpt=yes"
 # Runs until the test says so; a requeue ends it, and it starts over.
 SLEEPER = 'echo "run ${SLURM_RESTART_COUNT:-0} on $SLURM_JOB_NODELIST"\nuntil [ -e go ]; do sleep 0.2; done\n'

@@ -141,6 +141,7 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("select", "problem", {"SelectType": "select/linear"}, {}, {}, (), "does not hand out single GPUs"),
     ("select", "unknown", {"SelectType": "select/cray_aries"}, {}, {}, (), "rests on another plug-in"),
     ("tasks", "note", {"TaskPlugin": "task/none"}, {}, {}, (), "nothing keeps"),
+    ("tasks", "note", {"TaskPlugin": ""}, {}, {}, (), "TaskPlugin = (null): nothing keeps"),
     ("tasks", "note", {"ConstrainDevices": "no"}, {}, {}, (), "ConstrainDevices = no"),
     ("tasks", "unknown", {"ConstrainDevices": None}, {}, {}, (), "does not show"),
     ("clock", "warning", {}, {"clock_ahead_s": (20.0, 21.0)}, {}, (), "20.0 s ahead of"),

@@ -187,14 +187,18 @@ def test_whom_partitions_and_reservations_take() -> None:
         "PartitionName=a AllowAccounts=ALL\n"
         "ReservationName=m StartTime=1 EndTime=9 Nodes=n1 Flags=FLEX,MAGNETIC Users=-eve Groups=(null) Accounts=lab\n"
         "ReservationName=g StartTime=1 EndTime=9 Nodes=n1 Flags=MAGNETIC Users=(null) Groups=them Accounts=(null)\n"
+        "ReservationName=n StartTime=1 EndTime=9 Nodes=n1 Flags=MAGNETIC AllowedPartitions=(null) QOS=(null) Users=al\n"
+        "ReservationName=q StartTime=1 EndTime=9 Nodes=n1 Flags=MAGNETIC AllowedPartitions=a QOS=(null) Users=al\n"
     )
     b = PartitionTerms(accounts=Access(None, frozenset({"x", "y"})), qos=Access(frozenset({"foo"})))
     found = parse_bounds(text)
 
     assert found.partitions == {"a": PartitionTerms(), "b": b, "own": PartitionTerms(by_user=True)}
     assert parse_bounds(text, associations=False).partitions["b"] == PartitionTerms()
-    assert [(r.magnetic, r.users, r.accounts) for r in found.reservations] == [
-        (True, Access(None, frozenset({"eve"})), Access(frozenset({"lab"}))), (False, Access(), Access()),
+    al = Access(frozenset({"al"}))
+    assert [(r.magnetic, r.outlasts, r.users, r.accounts) for r in found.reservations] == [
+        (True, False, Access(None, frozenset({"eve"})), Access(frozenset({"lab"}))), (False, False, Access(), Access()),
+        (True, True, al, Access()), (False, True, al, Access()),
     ]  # fmt: skip
 
 

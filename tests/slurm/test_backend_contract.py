@@ -102,6 +102,7 @@ SHAPES: dict[str, tuple[Sequence[str], dict[str, object]]] = {
     "typed": (["--gres=gpu:v100:2"], {"gpus": (GpuRequest("node", (("v100", 2),)),)}),
     "typed of the job": (["--gpus=k80:3"], {"gpus": (GpuRequest("job", (("k80", 3),)),)}),
     "two nodes": (["--gres=gpu:2", "-N2", "-n4"], {"num_nodes": 2, "max_nodes": 2, "num_tasks": 4, "num_cpus": 4}),
+    "tasks": (["--gres=gpu:1", "-n4"], {"num_nodes": 1, "max_nodes": 1, "num_tasks": 4}),
     "tasks of a node": (
         ["--gres=gpu:2", "-N2", "--ntasks-per-node=2"],
         {"num_tasks": 4, "tasks_per_node": 2, "tasks_per_socket": 0},
@@ -372,16 +373,17 @@ def test_reservations_of_nodes(backend: Backend, slurm_cluster: PrivateCluster, 
     try:
         node = poll(lambda: next((n for n in backend.read().nodes if n.maintenance), None))
         assert (node.name, node.available) == ("v100-1", False)
-        jobs = submit(slurm_cluster, "--reservation=mnt", "--gres=gpu:1"), submit(slurm_cluster, "-H", "--gres=gpu:1")
-        attracts = int(backend.version().split(".")[0]) < 26  # 26.05 without slurmdbd: none that does not name it
-        for job, place in zip(jobs, ("v100-1", "k80-1" if attracts else "k80-2"), strict=True):
+        asked = ("--reservation=mnt", "--gres=gpu:1"), ("-H", "--gres=gpu:1", "-t5"), ("-H", "--gres=gpu:1")
+        jobs = [submit(slurm_cluster, *options) for options in asked]
+        ends = int(backend.version().split(".")[0]) >= 26  # who ends before the reservation does, then
+        for job, place in zip(jobs, ("v100-1", "k80-1", "k80-2" if ends else "k80-1"), strict=True):
             backend.write([Write("update", (job,), shape(1, place)), Write("release", (job,))])
             poll(in_state(backend, job, JobState.RUNNING))
         found = {n.name: n for n in backend.read().nodes}["v100-1"]
         assert found.available and found.maintenance and found.state != "idle"
-        magnetic = {r.name: r.magnetic for r in backend.read().bounds.reservations}
-        assert magnetic == {"mnt": False, "mag": True}
-        assert (read(backend)[jobs[1]].reservation == "mag") is attracts
+        told = {r.name: (r.magnetic, r.outlasts) for r in backend.read().bounds.reservations}
+        assert told == {"mnt": (False, ends), "mag": (True, ends)}
+        assert [read(backend)[job].reservation == "mag" for job in jobs] == [False, True, not ends]
     finally:
         backend.cancel(list(read(backend)))
         for name in made:

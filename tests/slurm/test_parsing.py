@@ -116,6 +116,17 @@ def test_the_fewest_nodes_that_a_waiting_job_asks_for(state: str, most: str, nod
     assert (job.num_nodes, job.max_nodes) == nodes
 
 
+@pytest.mark.parametrize(("most", "tasks", "read"), [("4", "4", 1), ("4", "8", 4), ("2", "4", 2), ("4", "1", 4)])
+def test_as_many_nodes_as_tasks_are_no_wish_of_the_owners(most: str, tasks: str, read: int) -> None:
+    """What 26.05 shows of a job that sets no limit; a range of the owner's own is left to Slurm."""
+    fields = parsing.newer_fields()
+    text = text_of([{**JOB, "Exclusive": "NO", "MaxNodes": most, "NumTasks": tasks}], fields)
+
+    (job,) = parsing.parse_jobs(text, MARK, fields)
+
+    assert (job.num_nodes, job.max_nodes) == (1, read)
+
+
 def test_held_job() -> None:
     """Priority 0 of a pending job means held."""
     assert jobs({"PriorityLong": "0", "Reason": "JobHeldUser"})[0].held

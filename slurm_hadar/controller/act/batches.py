@@ -31,7 +31,7 @@ def safe_from_start(context: ActContext, jobs: Mapping[str, SlurmJob], changes: 
     refuses the rest (seen on 22.05)."""
     soon = time.time() + RESTART_GAP_S
     exposed = [
-        change.job_id
+        jobs[change.job_id]
         for change in changes
         if change.kind is ChangeKind.START
         and jobs[change.job_id].max_nodes > len(change.new.nodes)
@@ -86,7 +86,7 @@ def leases(context: ActContext, seen: Observation, job_ids: Iterable[str]) -> li
     partitions only: Slurm refuses to change those, and starts none."""
     lease_s, now = context.lease_s, time.time()
     inactive = {p.name for p in seen.state.partitions if p.inactive}
-    plain: list[str] = []
+    plain: list[SlurmJob] = []
     steered: list[PlannedWrite] = []
     for job_id in job_ids:
         job, record = seen.raw[job_id], seen.records[job_id]
@@ -98,12 +98,12 @@ def leases(context: ActContext, seen: Observation, job_ids: Iterable[str]) -> li
             continue
         ours = job.eligible is not None and job.eligible > now and record.deferred(job.eligible)
         if not ours or record.lease is None or abs(record.lease - now - lease_s) > lease_s / 4:
-            plain.append(job_id)
+            plain.append(job)
     return [*steered, *_leases(context, plain)]
 
 
-def _leases(context: ActContext, job_ids: Iterable[str]) -> list[PlannedWrite]:
-    return [PlannedWrite(w, Purpose.LEASE, defer_s=context.lease_s) for w in writes.lease(job_ids, context.lease_s)]
+def _leases(context: ActContext, jobs: Iterable[SlurmJob]) -> list[PlannedWrite]:
+    return [PlannedWrite(w, Purpose.LEASE, defer_s=context.lease_s) for w in writes.lease(jobs, context.lease_s)]
 
 
 def back_in_queue(
@@ -134,7 +134,7 @@ def given_back(context: ActContext, seen: Observation) -> list[PlannedWrite]:
         with context.quarantine.over(job.job_id, "giving it back"):
             if job.job_id in seen.at_once and put_off_by_us(raw, record, seen.comments[job.job_id]):
                 gap_s = _fresh_s(raw)
-                write = writes.defer(raw, record, gap_s) if record.steered else writes.lease([raw.job_id], gap_s)[0]
+                write = writes.defer(raw, record, gap_s) if record.steered else writes.lease([raw], gap_s)[0]
                 batch.append(PlannedWrite(write, Purpose.GIVE_BACK, defer_s=gap_s, why=job.pinned))
             elif record.steered and raw.req_nodes:
                 batch.append(PlannedWrite(writes.give_back(raw, record), Purpose.GIVE_BACK, why=job.pinned))

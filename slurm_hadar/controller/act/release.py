@@ -60,11 +60,11 @@ def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal) -> Write | None:
     note = read(job.comment)[0]
     if job.req_nodes and note.asked is not None:
         if not seal.fits(job.job_id, job.user, note.asked, note.asked_mac):  # another host's controller placed it
-            return Write("update", (job.job_id,), (("NodeList", ""), ("StartTime", "now")))
+            return writes.let_go(job)
         if record is None:
             return writes.free(job, JobRecord(job.job_id, 0.0, 0, 0.0, *note.asked))
     waits = job.eligible is not None and job.eligible > time.time()
     ours = record.deferred(job.eligible) if record is not None else is_ours(job.comment)
     if waits and ours:
-        return Write("update", (job.job_id,), (("StartTime", "now"),))
+        return writes.lease([job], 0)[0]
     return None

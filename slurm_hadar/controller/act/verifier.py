@@ -70,7 +70,7 @@ class Verifier:
                 break
             late = [i for i in open_ if i not in nudged and overdue(jobs[i])]
             nudged.update(late)
-            self._nudge(late, outcome)
+            self._nudge([jobs[i] for i in late], outcome)
             pace.sleep(until=min((jobs[i].eligible or 0.0 for i in open_), default=0.0))
         return open_.values()
 
@@ -79,12 +79,12 @@ class Verifier:
         outcome.shown = ReadBack.of(self._context.backend.each_job(), wanted, {w.job_id for w in outcome.log})
         return outcome.shown.jobs
 
-    def _nudge(self, job_ids: Sequence[str], outcome: Outcome) -> None:
+    def _nudge(self, jobs: Sequence[SlurmJob], outcome: Outcome) -> None:
         """A start time that passes is no event to Slurm: with little else going on it starts the job half a minute
         late. An update is one. A refusal only says that the job has started meanwhile: it is told, and no failure."""
-        if not job_ids:
+        if not jobs:
             return
-        batch = [PlannedWrite(w, Purpose.NUDGE) for w in writes.lease(job_ids, 0)]
+        batch = [PlannedWrite(w, Purpose.NUDGE) for w in writes.lease(jobs, 0)]
         for planned, result in self._writer.send(batch, outcome):
             why = f"needless: {result.error}" if result.error else ""
             outcome.log.append(planned.entry(result.job_id, WriteOutcome.OK, why))

@@ -175,7 +175,7 @@ class QuotaBook:
         until = now + job.time_limit_s if job.time_limit_s is not None else float("inf")
         own, found = self._own(job), dict[str, Reservation]()
         for reservation in sorted(self.state.bounds.reservations, key=lambda r: r.start, reverse=True):
-            if reservation in own or (reservation.start <= now and self._drawn_in(job, reservation)):
+            if reservation in own or (reservation.start <= now and self._drawn_in(job, reservation, until)):
                 continue
             if reservation.whole and reservation.start < until and reservation.end > now:
                 found |= dict.fromkeys(reservation.nodes, reservation)
@@ -203,9 +203,10 @@ class QuotaBook:
         names = job.reservation.split(",") if job.reservation else ()
         return [r for r in self.state.bounds.reservations if r.name in names]
 
-    def _drawn_in(self, job: SlurmJob, reservation: Reservation) -> bool:
-        """Whether a magnetic reservation takes the job, which names none; it may run elsewhere too."""
-        if not reservation.magnetic or job.reservation:
+    def _drawn_in(self, job: SlurmJob, reservation: Reservation, until: float) -> bool:
+        """Whether a magnetic reservation takes the job, which names none and may run until then; it may run elsewhere
+        too."""
+        if not reservation.magnetic or job.reservation or (reservation.outlasts and until > reservation.end):
             return False
         accounts = self.state.bounds.accounts_of(job)
         return reservation.users.admits(job.user) and reservation.accounts.admits(*accounts)

@@ -7,6 +7,7 @@ and are cleared with an empty string; node and task counts are set together; not
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 
 from slurm_hadar.comment import read, with_asked, with_needs
@@ -16,7 +17,9 @@ from slurm_hadar.model import Placement
 from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import SlurmJob, Write
 
-__all__ = ["RESTART_GAP_S", "defer", "free", "give_back", "lease", "place", "requeue", "restart", "tasks_told"]
+__all__ = [
+    "RESTART_GAP_S", "defer", "free", "give_back", "lease", "let_go", "place", "requeue", "restart", "tasks_told",
+]  # fmt: skip
 
 RESTART_GAP_S = 2.0  # a job restarted on a node in the second of its kill is refused there and fails
 _LIST_CHUNK = 1000
@@ -34,11 +37,16 @@ def restart(job_ids: Iterable[str]) -> list[Write]:
     return [Write("restart", ids)] if ids else []
 
 
-def lease(job_ids: Iterable[str], seconds: float) -> list[Write]:
+def lease(jobs: Iterable[SlurmJob], seconds: float) -> list[Write]:
     """Make waiting jobs ineligible for ``seconds`` from now: one call for many jobs."""
-    ids = tuple(job_ids)
-    when = (("StartTime", _after(seconds)),)
-    return [Write("update", ids[i : i + _LIST_CHUNK], when) for i in range(0, len(ids), _LIST_CHUNK)]
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = defaultdict(list)
+    for job in jobs:
+        alike[(*_tasks_kept(job), ("StartTime", _after(seconds)))].append(job.job_id)
+    return [
+        Write("update", tuple(ids[i : i + _LIST_CHUNK]), fields)
+        for fields, ids in alike.items()
+        for i in range(0, len(ids), _LIST_CHUNK)
+    ]
 
 
 def place(
@@ -51,7 +59,7 @@ def place(
         ("NodeList", fold(placement.nodes)),
         ("StartTime", _after(after_s)),
     )
-    return Write("update", (job.job_id,), (*fields, *_limit(job, record), *_mark(job, record, seal)))
+    return _update(job, *fields, *_limit(job, record), *_mark(job, record, seal))
 
 
 def tasks_told(job: SlurmJob, record: JobRecord, placement: Placement) -> int | None:
@@ -63,19 +71,34 @@ def tasks_told(job: SlurmJob, record: JobRecord, placement: Placement) -> int | 
 def defer(job: SlurmJob, record: JobRecord, seconds: float) -> Write:
     """Lease a job that was steered before, and give it back the shape its owner asked for and every node, so that it
     starts like any other job should the controller not come back."""
-    return Write(
-        "update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", ""), ("StartTime", _after(seconds)))
-    )
+    return _update(job, *_owner_shape(job, record), ("NodeList", ""), ("StartTime", _after(seconds)))
 
 
 def give_back(job: SlurmJob, record: JobRecord) -> Write:
     """Give a job that is not to be steered any more its owner's shape and every node; when it starts stays as it is."""
-    return Write("update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", "")))
+    return _update(job, *_owner_shape(job, record), ("NodeList", ""))
 
 
 def free(job: SlurmJob, record: JobRecord) -> Write:
     """Undo all steering of a pending job: it is eligible at once, as its owner submitted it."""
-    return Write("update", (job.job_id,), (*_owner_shape(job, record), ("NodeList", ""), ("StartTime", "now")))
+    return _update(job, *_owner_shape(job, record), ("NodeList", ""), ("StartTime", "now"))
+
+
+def let_go(job: SlurmJob) -> Write:
+    """Every node, at once, for a pending job of which nobody knows what its owner asked for."""
+    return _update(job, ("NodeList", ""), ("StartTime", "now"))
+
+
+def _update(job: SlurmJob, *fields: tuple[str, str]) -> Write:
+    kept = () if "NumTasks" in dict(fields) else _tasks_kept(job)
+    return Write("update", (job.job_id,), (*kept, *fields))
+
+
+def _tasks_kept(job: SlurmJob) -> tuple[tuple[str, str], ...]:
+    """With any change of a waiting job that was submitted with ``--ntasks-per-gpu`` Slurm 24.11 leaves it the tasks of
+    one GPU on each node, unless it is told how many they are. No more than nodes is no wish of the owner's: told, they
+    would be one."""
+    return (("NumTasks", str(job.num_tasks)),) if job.num_tasks > job.num_nodes else ()
 
 
 def _mark(job: SlurmJob, record: JobRecord, seal: Seal) -> tuple[tuple[str, str], ...]:

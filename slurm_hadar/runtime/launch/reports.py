@@ -10,7 +10,7 @@ from slurm_hadar import comment, messages
 from slurm_hadar.errors import ChannelError, CheckpointError, CommentError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
-from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, job_facts
+from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, comment_changed, job_facts
 
 __all__ = ["VOUCH_LATER", "prepare", "vouch_later"]
 
@@ -35,7 +35,7 @@ def prepare(environ: MutableMapping[str, str], facts: JobFacts | None) -> bool:
         return False
     if facts is not None:
         _place_spool(environ, facts.work_dir)
-    if facts is None or not _use_comment(environ, facts.comment, messages.token_fingerprint(token)):
+    if facts is None or not _use_comment(environ, facts, messages.token_fingerprint(token)):
         environ[VOUCH_LATER] = "1"
     return True
 
@@ -51,12 +51,12 @@ def _place_spool(environ: MutableMapping[str, str], work_dir: Path) -> None:
     environ["HADAR_SPOOL"] = str(directory / messages.SPOOL_FILE)
 
 
-def _use_comment(environ: MutableMapping[str, str], text: str, fingerprint: str) -> bool:
+def _use_comment(environ: MutableMapping[str, str], facts: JobFacts, fingerprint: str) -> bool:
     """Export what the comment says of the workload, and publish the token's fingerprint in it; False where slurmctld
     has not taken that."""
     try:
-        parsed = comment.parse(text)
-        wanted = comment.with_key(text, fingerprint)
+        parsed = comment.parse(facts.comment)
+        wanted = comment.with_key(facts.comment, fingerprint)
         comment.parse(wanted)
     except CommentError as error:
         say(str(error))
@@ -67,14 +67,10 @@ def _use_comment(environ: MutableMapping[str, str], text: str, fingerprint: str)
     for name, value in exported.items():
         if value is not None:
             environ.setdefault(f"HADAR_{name}", str(value))
-    if wanted == text or ask_patiently(_update(environ["HADAR_JOB_ID"], wanted)) is not None:
+    if wanted == facts.comment or comment_changed(environ["HADAR_JOB_ID"], wanted, facts.tasks, ask_patiently):
         return True
     say("the job's comment does not name its token yet; until it does, the controller does not believe its reports")
     return False
-
-
-def _update(job: str, text: str) -> list[str]:
-    return ["scontrol", "update", f"JobId={job}", f"Comment={text}"]
 
 
 def vouch_later(environ: MutableMapping[str, str]) -> None:
@@ -97,7 +93,7 @@ def vouch_later(environ: MutableMapping[str, str]) -> None:
         wanted = comment.with_key(facts.comment, fingerprint)
         if not comment.is_ours(facts.comment) or wanted == facts.comment or comment.read(wanted)[1] is not None:
             return
-        if ask(_update(job, wanted)) is not None:
+        if comment_changed(job, wanted, facts.tasks, ask):
             before = "did not name its token" if environ.get(VOUCH_LATER) else "named its token no more"
             say(f"the job's comment {before}, and does now: the controller believes its reports")
             return

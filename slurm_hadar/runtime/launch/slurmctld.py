@@ -11,7 +11,10 @@ from pathlib import Path
 
 from slurm_hadar.joblog import say
 
-__all__ = ["SEP", "Ask", "JobFacts", "accounted_runs", "array_submissions", "ask", "ask_patiently", "job_facts"]
+__all__ = [
+    "SEP", "Ask", "JobFacts", "accounted_runs", "array_submissions", "ask", "ask_patiently", "comment_changed",
+    "job_facts",
+]  # fmt: skip
 
 Ask = Callable[[list[str]], str | None]
 """Runs a command of Slurm's; what it printed, or None."""
@@ -53,6 +56,16 @@ def job_facts(job: str, ask: Ask) -> JobFacts | None:
     first, _, _ = text.partition(f"{SEP}\n")  # the leader's, of a heterogeneous job
     shards = re.search(r"\bshard\b", tres) is not None
     return JobFacts(int(restarts), submitted, int(tasks) if tasks.isdecimal() else None, shards, Path(work_dir), first)
+
+
+def comment_changed(job: str, text: str, tasks: int | None, ask: Ask) -> bool:
+    """Whether Slurm has taken the comment for the job, which runs and has so many tasks. Slurm 24.11 takes no change of
+    one with ``--ntasks-per-gpu`` that does not tell them; 22.05 takes none of any job that does."""
+    command = ["scontrol", "update", f"JobId={job}", f"Comment={text}"]
+    answer, why = _answer(command)
+    if "no longer pending" in why and tasks is not None:
+        command.append(f"NumTasks={tasks}")
+    return answer is not None or ask(command) is not None
 
 
 def array_submissions(array: str, ask: Ask) -> list[tuple[int, str]]:

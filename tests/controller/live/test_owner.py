@@ -93,6 +93,20 @@ def test_a_begin_time_set_while_leased_stays(live: Any, poll: Any) -> None:
     assert controller.run_round().record.failed == 0 and live.holds(job, {"k80-1": 1})
 
 
+def test_tasks_per_gpu_stay_what_they_were(live: Any, poll: Any) -> None:
+    """Put off and placed the job has as many as before, of which a change that does not tell them takes some on 24.11;
+    its owner has asked for nothing else."""
+    blocker = full(live, poll)
+    job = live.submit("--gres=gpu:2", "--ntasks-per-gpu=2")
+    controller = live.controller(*QUICK)
+    assert controller.run_round().record.leases == 1 and seen(live, job).num_tasks == 4
+    leave(live, poll, blocker)
+    live.place(**{f"j{job}": {"k80-1": 2}})
+
+    assert controller.run_round().record.failed == 0 and live.holds(job, {"k80-1": 2})
+    assert live.field(job, "NumTasks") == "4" and "has changed" not in live.hadar("history", job).stdout
+
+
 def test_a_begin_time_set_after_a_stop_stays(live: Any, poll: Any) -> None:
     """Slurm itself puts off what it has requeued; what is set after the controller's lease is somebody's word."""
     job = live.submit("--gres=gpu:1")

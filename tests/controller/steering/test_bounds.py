@@ -140,6 +140,15 @@ def test_a_magnetic_reservation_takes_who_names_none() -> None:
     assert one.closed(job(reservation="m"), now) == (frozenset({"b"}), frozenset())
 
 
+def test_a_magnetic_reservation_that_outlasts_whom_it_takes() -> None:
+    """As 26.05 has it: a job that names it may run to its own limit, others have to end before it does."""
+    one = bounds(reservations=(Reservation("m", frozenset({"b"}), 0.0, 9000.0, magnetic=True, outlasts=True),))
+    closed = {s: one.closed(job(time_limit_s=s), 1000.0)[1] for s in (8000.0, 8001.0, None)}
+
+    assert closed == {8000.0: set(), 8001.0: {"b"}, None: {"b"}}
+    assert one.closed(job(reservation="m", time_limit_s=None), 1000.0)[1] == set()
+
+
 def test_nodes_of_partitions_that_do_not_take_the_job() -> None:
     """What only such have is closed to it; where none takes it, Slurm says so."""
     terms = {"b": PartitionTerms(accounts=Access(None, frozenset({"lab"})))}

@@ -361,6 +361,21 @@ def test_deferring_gives_back_the_owners_shape() -> None:
     )
 
 
+def test_several_tasks_on_a_node_are_told_with_every_change() -> None:
+    """Slurm 24.11 leaves a job with --ntasks-per-gpu else those of one GPU; leases stay few calls."""
+    several = replace(job(gpus=2, num_tasks=4), job_id="2")
+    record = JobRecord("2", workers=2, nodes=1, tasks=4, cpus=4)
+    placed = writes.place(several, record, Placement.of({"v100-1": {"v100": 2}}), SEAL)
+
+    assert [str(w) for w in writes.lease([job(), several, replace(several, job_id="3")], 60.0)] == [
+        "update 1 StartTime=now+60",
+        "update 2,3 NumTasks=4 StartTime=now+60",
+    ]
+    assert str(placed).startswith("update 2 NumTasks=4 NodeList=v100-1 StartTime=now ")
+    assert str(writes.give_back(several, record)) == "update 2 NumTasks=4 NodeList="
+    assert str(writes.let_go(several)) == "update 2 NumTasks=4 NodeList= StartTime=now"
+
+
 def test_other_gres_are_told_again_with_the_gpus() -> None:
     """They stand in the same field, and are lost else."""
     nic = Fittings((("nic", 1),))

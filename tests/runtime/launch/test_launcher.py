@@ -157,6 +157,22 @@ def test_with_a_controller_the_agent_stands_before_the_command(fakes: Fakes, env
     assert len([c for c in fakes.calls("scontrol") if "update" in c["argv"]]) == 1
 
 
+def test_slurm_that_wants_to_be_told_the_tasks_is_told(fakes: Fakes, env: dict[str, str]) -> None:
+    """24.11 refuses every change of a running job with --ntasks-per-gpu else; the job is heard all the same."""
+    with_channel(env)
+    scontrol, told = fakes.directory / "scontrol", fakes.directory / "told"
+    scontrol.write_text(
+        f'#!/bin/sh\necho "$*" >>{told}\ncase "$*" in update*NumTasks=2) ;; '
+        'update*) echo "Job is no longer pending execution for job 77" >&2; exit 1 ;; esac\n'
+    )
+    done = run(env, "--", "true")
+
+    assert done.returncode == 0 and "scontrol failed" not in done.stderr
+    assert reports.VOUCH_LATER not in fakes.calls("srun")[0]["env"]
+    refused, taken = [line for line in told.read_text().splitlines() if line.startswith("update")]
+    assert taken == f"{refused} NumTasks=2"
+
+
 @pytest.mark.parametrize("text", ["", "my notes", "hadarish:x=1"])
 def test_a_job_that_is_not_ours_is_left_alone(fakes: Fakes, env: dict[str, str], text: str) -> None:
     """Without a hadar: comment there is no agent, and the comment stays untouched."""

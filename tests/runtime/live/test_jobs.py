@@ -207,6 +207,19 @@ def test_an_unmodified_script_is_measured_through_the_channel(jobs: Jobs, listen
     assert (parsed.model, parsed.batch, parsed.key) == ("resnet18", 128, messages.token_fingerprint(bye.token))
 
 
+def test_a_job_with_tasks_per_gpu_is_heard(jobs: Jobs, listener: Any) -> None:
+    """Slurm 24.11 takes no change of its comment that does not tell how many tasks it has."""
+    jobs.env["HADAR_CHANNEL"] = str(listener.channel)
+    job = jobs.submit(
+        "unmodified_script.sbatch", "-c 'import time; time.sleep(3)'", "--gres=gpu:2", "--ntasks-per-gpu=1"
+    )
+    jobs.wait(job, "COMPLETED")
+    jobs.poll(lambda: listener.of_kind("bye"), deadline_s=DEADLINE_S)
+    shown = jobs.cluster.run(["squeue", "-h", "-t", "all", "-j", job, "-o", "%k"]).stdout.strip()
+    assert comment.parse(shown).key == messages.token_fingerprint(listener.of_kind("bye")[0].token)
+    assert "scontrol failed" not in jobs.log(job)
+
+
 def test_array_tasks_are_told_apart(jobs: Jobs, listener: Any) -> None:
     """Each task of an array has its own id, directory, token and key."""
     jobs.env["HADAR_CHANNEL"] = str(listener.channel)
