@@ -7,6 +7,7 @@ exceeds capacity: it is checked against the GPUs that jobs which stay really hol
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -26,6 +27,7 @@ __all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reas
 
 _SERVES = "it is a server of models, which is not stopped for others"
 _HOST_GONE = "the job beside which it was to run is not there"
+_NO_ROOM = "the GPUs it was to start on did not come free"
 
 
 class ChangeKind(enum.StrEnum):
@@ -135,25 +137,98 @@ def unmovable_reason(guard: GuardSection, moves: int, since: float = -math.inf, 
 
 
 def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list[Change]:
-    """Apply the configuration's limits; the changes with the largest payoff are kept."""
+    """Apply the configuration's limits; the changes with the largest payoff are kept, and those that make room for
+    them."""
     guard = config.guard
     changes = [_served(snapshot.job[c.job_id], c) for c in changes]
     vetoed = _stretched(snapshot, changes, guard.max_stretch)
     idle = (ChangeKind.WAIT, ChangeKind.STAY)
     active = [c for c in changes if c.kind not in idle and c.job_id not in vetoed]
-    total = len(changes)
-    budget = max(1, int(guard.max_changed_share * total)) if guard.max_changed_share < 1 else total
-    stops, changed = 0, 0
-    coming = {c.job_id for c in active}  # who is to be a guest of one of these cannot be that before it is there
-    for change in sorted(active, key=lambda c: (c.host in coming, -c.payoff, c.job_id)):
-        if change.kind.stops and stops >= guard.max_preemptions:
-            vetoed[change.job_id] = f"guard.max_preemptions = {guard.max_preemptions} a round"
-        elif changed >= budget:
-            vetoed[change.job_id] = f"guard.max_changed_share = {guard.max_changed_share:g} of the queue a round"
-        else:
-            changed += 1
-            stops += change.kind.stops
+    budget = max(1, int(guard.max_changed_share * len(changes))) if guard.max_changed_share < 1 else len(changes)
+    if vetoed or len(active) > budget or sum(c.kind.stops for c in active) > guard.max_preemptions:
+        vetoed |= _Quota(Arena.of(snapshot), active, guard, budget).put_off()
     return fit(snapshot, changes, vetoed)
+
+
+class _Quota:
+    """Which changes a round makes when it may not make all.
+
+    A change counts together with those that make room for it, since nothing would come of it without them: all of these
+    or none. Only where the first of all is more than a round may do, as many are stopped for it as may be, and the next
+    round goes on from there. ``_free``: GPUs per slot after what is admitted; ``_leaving``: who is to leave each slot.
+    """
+
+    def __init__(self, arena: Arena, active: Sequence[Change], guard: GuardSection, budget: int) -> None:
+        self._active, self._guard, self._budget = active, guard, budget
+        self._held = {j.job_id: arena.gang(j.held) for j in arena.snapshot.steerable_jobs if j.host is None}
+        self._wanted = {c.job_id: arena.gang(c.new) for c in active if c.host is None}
+        self._free = arena.capacity.copy()
+        for slot, count in itertools.chain.from_iterable(self._held.values()):
+            self._free[slot] -= count
+        self._leaving: dict[int, list[Change]] = {}
+        for change in sorted((c for c in active if c.kind.stops), key=lambda c: bool(c.new)):
+            for slot, _ in self._held.get(change.job_id, ()):
+                self._leaving.setdefault(slot, []).append(change)
+        self._admitted, self._stops = set[str](), 0
+
+    def put_off(self) -> dict[str, str]:
+        """Who waits or stays for now, and why."""
+        vetoed, later = dict[str, str](), set[int]()  # slots of those put off
+        coming = {c.job_id for c in self._active}  # who is to be a guest of one of these comes after it
+        for change in sorted(self._active, key=lambda c: (not c.new, c.host in coming, -c.payoff, c.job_id)):
+            if change.job_id in self._admitted:
+                continue
+            group, enough = self._with_room(change)
+            why = self._beyond(group) if enough else _NO_ROOM
+            if not change.new and not later.isdisjoint(slot for slot, _ in self._held.get(change.job_id, ())):
+                why = why or "who was to have its GPUs is put off"
+            if not why:
+                self._admit(group)
+                continue
+            vetoed[change.job_id] = why
+            later |= {slot for c in group for slot, _ in self._wanted.get(c.job_id, ())}
+            if change.new and enough and not self._admitted:
+                most = min(self._guard.max_preemptions, self._budget)
+                self._admit([c for c in group if c.kind is ChangeKind.PREEMPT][:most])
+        return {job_id: why for job_id, why in vetoed.items() if job_id not in self._admitted}
+
+    def _with_room(self, change: Change) -> tuple[list[Change], bool]:
+        """The change with those of others that make room for it, as far as they are not admitted; and whether that is
+        room enough."""
+        group, free = {change.job_id: change}, self._free.copy()
+        todo = [change]
+        while todo:
+            one = todo.pop()
+            self._make(one, free)
+            short = (slot for c in group.values() for slot, _ in self._wanted.get(c.job_id, ()) if free[slot] < 0)
+            slot = next(short, None)
+            if slot is None:
+                return [*group.values()], True
+            leaves = (c for c in self._leaving.get(slot, ()) if c.job_id not in group)
+            todo = [*itertools.islice((c for c in leaves if c.job_id not in self._admitted), 1)]
+            group |= {c.job_id: c for c in todo}
+        return [*group.values()], False
+
+    def _beyond(self, group: Sequence[Change]) -> str:
+        """The limit that would not be kept if these changes were made too; "" if all are."""
+        guard, stops = self._guard, sum(c.kind.stops for c in group)
+        if stops and self._stops + stops > guard.max_preemptions:
+            return f"guard.max_preemptions = {guard.max_preemptions} a round"
+        if len(self._admitted) + len(group) > self._budget:
+            return f"guard.max_changed_share = {guard.max_changed_share:g} of the queue a round"
+        return ""
+
+    def _admit(self, group: Sequence[Change]) -> None:
+        for change in group:
+            self._admitted.add(change.job_id)
+            self._stops += change.kind.stops
+            self._make(change, self._free)
+
+    def _make(self, change: Change, free: list[int]) -> None:
+        """What is free when this is done."""
+        for gang, sign in ((self._held.get(change.job_id, ()), 1), (self._wanted.get(change.job_id, ()), -1)):
+            for slot, count in gang:
+                free[slot] += sign * count
 
 
 def _served(job: Job, change: Change) -> Change:
@@ -276,7 +351,7 @@ def _fit(ledger: Ledger, changes: list[Change], vetoed: Mapping[str, str]) -> tu
         elif change.kind is ChangeKind.MOVE:
             failed[change.job_id] = "the GPUs it was to move to did not come free"
         else:
-            decided[change.job_id] = _veto(change, "the GPUs it was to start on did not come free")
+            decided[change.job_id] = _veto(change, _NO_ROOM)
     return ([decided.get(c.job_id, c) for c in changes] if decided else changes), failed
 
 

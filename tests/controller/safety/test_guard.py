@@ -146,3 +146,39 @@ def test_who_stays_keeps_others_away_who_may_not_be_beside_it(needs: Needs, cpus
 
     assert [c.new for c in allowed] == [at["n2"], at["n1"]]
     assert (moved.new, waits.kind) == (at["n1"], ChangeKind.WAIT) and why in str(waits.veto)
+
+
+def _for_shorter(*, longer: int, shorter: int) -> tuple[Snapshot, Plan]:
+    """A node on which longer jobs run, and a plan that stops them all for shorter ones, which gain more."""
+    one, speeds = Placement.of({"a": {"v100": 1}}), {"v100": Speed(1.0)}
+    runs = [Job(f"l{n}", Form(1), state=JobState.RUNNING, placement=one, speeds=speeds) for n in range(longer)]
+    waits = [Job(f"s{n}", Form(1), speeds=speeds) for n in range(shorter)]
+    snapshot = Snapshot(0.0, (Node("a", {"v100": longer}),), (*runs, *waits))
+    come = [job.job_id for job in waits[:longer]]
+    return snapshot, Plan("x", dict.fromkeys(come, one), payoffs=dict.fromkeys(come, 2.0))
+
+
+@pytest.mark.parametrize(("shorter", "share", "stops", "starts"), [(16, 0.2, 2, 2), (16, 0.15, 1, 1), (16, 0.05, 1, 0)])
+def test_who_starts_counts_together_with_who_makes_room(shorter: int, share: float, stops: int, starts: int) -> None:
+    """Those that are stopped gain nothing by it, and must not be put off for the starts that need their GPUs; nor is
+    one stopped for whom nobody comes, but where a round may make a single change."""
+    snapshot, plan = _for_shorter(longer=4, shorter=shorter)
+
+    changes = limit(snapshot, changes_of(snapshot, plan), load(None, [f"guard.max_changed_share={share}"]))
+
+    kinds = [c.kind for c in changes]
+    assert (kinds.count(ChangeKind.PREEMPT), kinds.count(ChangeKind.START)) == (stops, starts)
+
+
+def test_nobody_is_stopped_for_a_gang_that_another_keeps_from_starting() -> None:
+    """Two jobs run where a gang of two shall, and one of them has waited too long to be stopped again."""
+    single, both = (Placement.of({"a": {"v100": n}}) for n in (1, 2))
+    speeds, ran_s = {"v100": Speed(1.0)}, {"1": 1.0, "2": 900.0}
+    runs = Job("", Form(1), state=JobState.RUNNING, placement=single, speeds=speeds)
+    ran = [replace(runs, job_id=job_id, attained_s=seconds) for job_id, seconds in ran_s.items()]
+    snapshot = Snapshot(1000.0, (Node("a", {"v100": 2}),), (*ran, Job("3", Form(2), speeds=speeds)))
+
+    changes = limit(snapshot, changes_of(snapshot, Plan("x", {"3": both}, payoffs={"3": 1.0})), load(None))
+
+    assert [c.kind for c in changes] == [ChangeKind.STAY, ChangeKind.STAY, ChangeKind.WAIT]
+    assert "max_stretch" in changes[0].why and "put off" in changes[1].why and "did not come free" in changes[2].why
