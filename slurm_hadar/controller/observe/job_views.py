@@ -114,7 +114,8 @@ class JobViews:
             ruled_out=_not_named(comment.types, self._types),
             serves=record.serves,
         )
-        return self._within_limit(_by_what_is_known(self._reckoned(shown, record)), facts)
+        known = _by_what_is_known(self._reckoned(shown, record), wants_more=record.serves and _wants_more(facts))
+        return self._within_limit(known, facts)
 
     def stays(self, facts: JobFacts) -> bool:
         """Whether a steerable job keeps its place once it runs, however long that is."""
@@ -237,20 +238,29 @@ def _useful(
 
 def _content(facts: JobFacts) -> str | None:
     """That a server has the fewest GPUs that it may have, and wants no more: then nothing is to be changed about it."""
-    held, sizes = facts.placement.workers, facts.form.gang_sizes
-    if held > sizes[0] or enough(sizes, facts.record.wanted) > held:
+    if facts.placement.workers > facts.form.gang_sizes[0] or _wants_more(facts):
         return None
     return "is a server of models, which is not stopped for others, and has the fewest GPUs that it may have"
 
 
-def _by_what_is_known(job: Job) -> Job:
+def _wants_more(facts: JobFacts) -> bool:
+    """Whether a server wants more GPUs than it has."""
+    return enough(facts.form.gang_sizes, facts.record.wanted) > facts.placement.workers
+
+
+def _by_what_is_known(job: Job, wants_more: bool) -> Job:
     """A running job of whose speed nothing is known stays with the GPU types that it has: data sheets compare types,
-    they do not tell what a move would gain."""
+    they do not tell what a move would gain. A server that wants more has to be started anew for that, and may be so on
+    types that are faster by their data sheets."""
     held = job.placement.by_type
     speeds = job.speeds_at(job.placement.workers)
     if not job.running or job.pinned or not held or all(t in speeds and speeds[t].error is not None for t in held):
         return job
-    return replace(job, form=shared_form(replace(job.form, types=frozenset(held))))
+    types = frozenset(held)
+    if wants_more:
+        here = max((speeds[t].steps_per_s for t in held if t in speeds), default=0.0)
+        types |= {t for t, speed in speeds.items() if speed.steps_per_s > here and job.form.admits_type(t)}
+    return replace(job, form=shared_form(replace(job.form, types=types)))
 
 
 @functools.lru_cache(maxsize=1024)
