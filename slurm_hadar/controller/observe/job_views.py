@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ _NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all
 _NO_TYPES: frozenset[str] = frozenset()
 _MEASURED_WITHIN_S = 120.0  # a first step may be long in coming; who tells no speed by then is judged without
 _TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is never measured
+_DOUBT = 2.3  # the factor within which data sheets tell the ratio of two types for 90 % of the reference table
 
 
 class JobViews:
@@ -249,17 +251,17 @@ def _wants_more(facts: JobFacts) -> bool:
 
 
 def _by_what_is_known(job: Job, wants_more: bool) -> Job:
-    """A running job of whose speed nothing is known stays with the GPU types that it has: data sheets compare types,
-    they do not tell what a move would gain. A server that wants more has to be started anew for that, and may be so on
-    types that are faster by their data sheets."""
+    """A running job of whose speed nothing is known may only be moved to GPU types on which data sheets leave no doubt
+    that it gains. A server has to be started anew where it ``wants_more``, and may then be so on all faster types."""
     held = job.placement.by_type
     speeds = job.speeds_at(job.placement.workers)
     if not job.running or job.pinned or not held or all(t in speeds and speeds[t].error is not None for t in held):
         return job
     types = frozenset(held)
-    if wants_more:
-        here = max((speeds[t].steps_per_s for t in held if t in speeds), default=0.0)
-        types |= {t for t, speed in speeds.items() if speed.steps_per_s > here and job.form.admits_type(t)}
+    if wants_more or not job.serves:
+        here = max((speeds[t].steps_per_s for t in held if t in speeds), default=math.inf)
+        least = here if wants_more else here * _DOUBT
+        types |= {t for t, speed in speeds.items() if speed.steps_per_s > least and job.form.admits_type(t)}
     return replace(job, form=shared_form(replace(job.form, types=types)))
 
 
