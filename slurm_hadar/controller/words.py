@@ -11,7 +11,7 @@ from typing import Any
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.journal import JobRecord, WriteOutcome
 from slurm_hadar.model import Placement
-from slurm_hadar.units import span
+from slurm_hadar.units import counted, span
 
 __all__ = [
     "about",
@@ -174,7 +174,8 @@ def _told(command: str, moment: float) -> str:
         gpus = re.search(r"(gpu|shard):(\d+)$", fields.get("TresPerNode", ""))
         each = ""
         if gpus:
-            each = f", {gpus[2]} GPUs on each" if gpus[1] == "gpu" else f", with {gpus[2]} shards of a GPU"
+            count = counted(int(gpus[2]), "GPU" if gpus[1] == "gpu" else "shard")
+            each = f", {count} on each" if gpus[1] == "gpu" else f", with {count} of a GPU"
         return f"start it on {fields['NodeList']}{each}" + (f" in {later} s" if later else "")
     if later:
         return f"not to start it before {clock(moment + later)}, unless told otherwise (lease)"

@@ -23,6 +23,8 @@ NOW = 1_700_000_000.0
         ("update 7 StartTime=now+720", f"not to start it before {clock(NOW + 720)}, unless told otherwise (lease)"),
         ("update 7 TresPerJob= TresPerNode=gres:gpu:2 NumNodes=1-1 NodeList=v100-1 StartTime=now",
          "start it on v100-1, 2 GPUs on each"),
+        ("update 7 TresPerNode=gres:gpu:1 NodeList=v100-1 StartTime=now", "start it on v100-1, 1 GPU on each"),
+        ("update 7 TresPerNode=gres:shard:1 NodeList=k80-1 StartTime=now", "start it on k80-1, with 1 shard of a GPU"),
         ("update 7 NodeList=a,b StartTime=now+2", "start it on a,b in 2 s"),
         ("update 7 NodeList= StartTime=now", "start it anywhere, as it was submitted"),
         ("update 7 TresPerNode=gres:gpu:2 NodeList= StartTime=now+60",

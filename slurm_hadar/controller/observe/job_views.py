@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -30,6 +31,7 @@ _NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all
 _NO_TYPES: frozenset[str] = frozenset()
 _MEASURED_WITHIN_S = 120.0  # a first step may be long in coming; who tells no speed by then is judged without
 _TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is never measured
+_DOUBT = 2.3  # the factor within which data sheets tell the ratio of two types for 90 % of the reference table
 
 
 class JobViews:
@@ -114,7 +116,8 @@ class JobViews:
             ruled_out=_not_named(comment.types, self._types),
             serves=record.serves,
         )
-        return self._within_limit(_by_what_is_known(self._reckoned(shown, record)), facts)
+        known = _by_what_is_known(self._reckoned(shown, record), wants_more=record.serves and _wants_more(facts))
+        return self._within_limit(known, facts)
 
     def stays(self, facts: JobFacts) -> bool:
         """Whether a steerable job keeps its place once it runs, however long that is."""
@@ -237,20 +240,29 @@ def _useful(
 
 def _content(facts: JobFacts) -> str | None:
     """That a server has the fewest GPUs that it may have, and wants no more: then nothing is to be changed about it."""
-    held, sizes = facts.placement.workers, facts.form.gang_sizes
-    if held > sizes[0] or enough(sizes, facts.record.wanted) > held:
+    if facts.placement.workers > facts.form.gang_sizes[0] or _wants_more(facts):
         return None
     return "is a server of models, which is not stopped for others, and has the fewest GPUs that it may have"
 
 
-def _by_what_is_known(job: Job) -> Job:
-    """A running job of whose speed nothing is known stays with the GPU types that it has: data sheets compare types,
-    they do not tell what a move would gain."""
+def _wants_more(facts: JobFacts) -> bool:
+    """Whether a server wants more GPUs than it has."""
+    return enough(facts.form.gang_sizes, facts.record.wanted) > facts.placement.workers
+
+
+def _by_what_is_known(job: Job, wants_more: bool) -> Job:
+    """A running job of whose speed nothing is known may only be moved to GPU types on which data sheets leave no doubt
+    that it gains. A server has to be started anew where it ``wants_more``, and may then be so on all faster types."""
     held = job.placement.by_type
     speeds = job.speeds_at(job.placement.workers)
     if not job.running or job.pinned or not held or all(t in speeds and speeds[t].error is not None for t in held):
         return job
-    return replace(job, form=shared_form(replace(job.form, types=frozenset(held))))
+    types = frozenset(held)
+    if wants_more or not job.serves:
+        here = max((speeds[t].steps_per_s for t in held if t in speeds), default=math.inf)
+        least = here if wants_more else here * _DOUBT
+        types |= {t for t, speed in speeds.items() if speed.steps_per_s > least and job.form.admits_type(t)}
+    return replace(job, form=shared_form(replace(job.form, types=types)))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -97,7 +97,7 @@ def _change(snapshot: Snapshot, job: Job, plan: Plan) -> Change:
     stays = new == old and on_same_gpu(snapshot, plan, job)
     kind = ChangeKind.STAY if stays else ChangeKind.MOVE if new else ChangeKind.PREEMPT
     if kind is ChangeKind.MOVE and not why:
-        why = _gain(job, old, new)
+        why = _gain(job, old, new) if new != old else f"to a GPU of its own, no longer on that of job {job.host}"
     return Change(kind, job_id, old, new, why, payoff, price, **company, tier=tier)
 
 

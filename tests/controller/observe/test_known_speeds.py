@@ -51,17 +51,40 @@ def test_who_tells_no_speed_is_judged_without_in_the_end(bench: Callable[..., An
     assert b.controller.run_round().seen.snapshot.job[job].unmovable is None
 
 
-def test_data_sheets_alone_move_nobody(bench: Callable[..., Any]) -> None:
-    """A silent job of which nothing is known may be stopped for others, and keeps its GPU type as long as it runs."""
-    b = bench()
-    silent, named = b.slurm.submit(comment=UNKNOWN), b.slurm.submit(comment=f"{UNKNOWN},model=resnet18")
-    b.slurm.start(silent, "k80-1")
-    b.slurm.start(named, "k80-1")
+@pytest.mark.parametrize(
+    ("node", "comment", "types"),
+    [
+        ("p100-1", UNKNOWN, {"p100"}),
+        ("k80-1", UNKNOWN, {"k80", "p100", "v100"}),
+        ("k80-1", f"{UNKNOWN},types=k80+p100", {"k80", "p100"}),
+        ("p100-1", f"{UNKNOWN},model=resnet18", None),
+    ],
+)
+def test_data_sheets_alone_move_nobody_for_a_doubtful_gain(
+    bench: Callable[..., Any], node: str, comment: str, types: set[str] | None
+) -> None:
+    """A silent job of which nothing is known may be stopped for others, and go to GPU types that are faster by far."""
+    b = bench({"v100-1": ("v100", 2), "p100-1": ("p100", 2), "k80-1": ("k80", 2)})
+    job = b.slurm.submit(comment=comment)
+    b.slurm.start(job, node)
 
-    seen = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job
+    seen = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job[job]
 
-    assert seen[silent].form.types == {"k80"} and seen[silent].movable
-    assert seen[named].form.types is None
+    assert seen.form.types == types and seen.movable
+
+
+@pytest.mark.parametrize(("node", "moves"), [("k80-1", 1), ("p100-1", 0)])
+def test_who_never_tells_a_speed_does_not_stay_on_the_slowest_gpu(
+    bench: Callable[..., Any], node: str, moves: int
+) -> None:
+    b = bench({"v100-1": ("v100", 2), "p100-1": ("p100", 2), "k80-1": ("k80", 2)})
+    job = b.slurm.submit(comment="hadar:ckpt=yes")
+    b.slurm.start(job, node)
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], start=time.time() - 1000.0)
+    controller = b.new_controller()
+
+    assert sum(controller.run_round().record.moves for _ in range(3)) == moves
+    assert b.slurm.jobs[job].nodes == (("v100-1",) if moves else (node,))
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,19 @@ def test_reasons_name_the_limit() -> None:
     assert change.kind is ChangeKind.STAY and "guard.max_preemptions = 0" in change.why
 
 
+def test_who_leaves_a_shared_gpu_is_told_so() -> None:
+    """To another GPU of the same node: no speed tells why."""
+    there = Placement.of({"k": {"k80": 1}})
+    speeds = {"k80": Speed(2.7, 1.0, measured=True)}
+    first = Job("1", Form(1), state=JobState.RUNNING, speeds=speeds, placement=there)
+    snapshot = Snapshot(0.0, (Node("k", {"k80": 2}),), (first, replace(first, job_id="2", host="1")))
+
+    stays, moves = changes_of(snapshot, Plan("x", {"1": there, "2": there}))
+
+    assert stays.kind is ChangeKind.STAY and moves.kind is ChangeKind.MOVE
+    assert moves.why == "to a GPU of its own, no longer on that of job 1"
+
+
 def test_who_stays_keeps_the_whole_of_its_node() -> None:
     """A job that has its node to itself, and is not stopped after all: the gang that was to have the node waits."""
     at, whole, wanted = (Placement.of({"a": {"v100": n}}) for n in (1, 4, 2))

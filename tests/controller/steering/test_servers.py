@@ -101,6 +101,33 @@ def test_the_default_policy_gives_and_takes(bench: Any) -> None:
     assert (controller.run_round().record.preemptions, size()) == (0, 1), "the training is not stopped for it"
 
 
+@pytest.mark.parametrize(
+    ("node", "wanted", "comment", "ends"),
+    [
+        ("k80-1", 4, SERVER, {"v100": 4}),  # where it is there is one more at most
+        ("k80-1", 3, SERVER, {"v100": 3}),
+        ("k80-1", 2, SERVER, {"k80": 2}),  # nothing says that it gains by a start anew
+        ("k80-1", 3, f"{SERVER},types=k80+p100", {"k80": 3}),
+        ("v100-2", 4, f"{SERVER},types=v100+p100", {"v100": 2}),  # nor by more GPUs of a slower type
+    ],
+)
+def test_a_server_that_wants_more_may_be_on_faster_types(
+    bench: Any, node: str, wanted: int, comment: str, ends: dict[str, int]
+) -> None:
+    """Though its speed is measured nowhere: it is started anew for its size in any case."""
+    b = bench(
+        {"k80-1": ("k80", 3), "v100-1": ("v100", 4)} if node == "k80-1" else {node: ("v100", 2), "p100-1": ("p100", 4)}
+    )
+    job = b.slurm.submit(gpus=2, comment=comment)
+    b.slurm.start(job, node)
+    controller = b.new_controller()
+    for _ in range(3):
+        report(b, job, restart=b.slurm.jobs[job].restarts, wanted=wanted)
+        seen = controller.run_round().seen.snapshot.job[job]
+    assert seen.placement.by_type == ends and seen.form.types == frozenset(ends)
+    assert b.slurm.jobs[job].restarts == (sum(ends.values()) > 2)
+
+
 @pytest.mark.parametrize("most", [0, 2])
 def test_a_server_follows_its_load_for_as_long_as_it_runs(bench: Any, most: int) -> None:
     """The most moves of a job are no bound on it, but that none at all are allowed."""
