@@ -29,9 +29,9 @@ ACCOUNTING = ("slurmdbd", "sacctmgr", "mariadbd", "mariadb-install-db")
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "liblua5.1-0")
 ACCOUNTING_PACKAGES = ("slurmdbd", "slurm-wlm-mysql-plugin", "mariadb-server-core", "mariadb-client-core")
 # Libraries these packages need and that a system without Slurm often lacks; the rest is found by asking apt.
-_TIMEOUT_S = 600.0  # of one command of apt or dpkg
 _ALWAYS_UNPACK = ("munge", "libmunge2", "libhwloc15")
 _ALWAYS_UNPACK_ACCOUNTING = ("libmariadb3", "mariadb-common", "mysql-common")
+_TIMEOUT_S = 600.0  # of one command of apt or dpkg
 _MANUAL = "install Slurm's slurmctld, slurmd and client commands with your system's package manager"
 
 

@@ -199,6 +199,16 @@ def test_balancing_makes_the_busy_pool_dear() -> None:
     assert terminal[1] < 1.0
 
 
+def test_a_pool_is_not_dear_for_longer_than_it_was_too_busy() -> None:
+    """Three rounds of fifty times too much work, and three of none."""
+    outlook = outlook_of([[100.0, 100.0]] * 4, (2, 2))
+    area, terminal = outlook.run_s * outlook.workers, np.zeros(2)
+    for column, left_s in ((1, 4.0), (0, 400.0)):
+        for _ in range(3):
+            terminal = balance(outlook, area, np.full(4, column), terminal, left_s=left_s)
+    assert terminal[1] == 0.0
+
+
 # The target
 
 

@@ -278,9 +278,11 @@ def _respond(cost: Floats, area: Floats, column: Ints, sweep: int) -> Ints | Non
 
 
 def balance(outlook: Outlook, area: Floats, column: Ints, terminal: Floats, left_s: float) -> Floats:
-    """Terminal weights adjusted so that no pool is busy longer than ``left_s``: dearer where the work takes longer."""
+    """Terminal weights adjusted so that no pool is busy longer than ``left_s``: dearer where the work takes longer.
+    None rises faster than that of an idle pool falls, lest jobs be kept for hundreds of rounds from a pool that was far
+    too busy once."""
     work = np.bincount(outlook.pool_of[column], weights=area[outlook.rows, column], minlength=len(outlook.pools))
     busy_s = (work + outlook.ahead) / np.maximum(outlook.gpus, 1.0)
     step = 0.5 * len(column) / max(1.0, outlook.gpus.sum())
-    balanced: Floats = np.maximum(0.0, terminal + step * (busy_s / max(left_s, 1.0) - 1.0))
+    balanced: Floats = np.maximum(0.0, terminal + step * np.minimum(1.0, busy_s / max(left_s, 1.0) - 1.0))
     return balanced
