@@ -76,7 +76,7 @@ def _played(trace: Trace, policy: str, params: dict[str, Any], fork: Fork) -> di
 def forked(scene: Scene, share: float) -> Trace:
     """The jobs of the scene, that share of those that can be moved with ``fork=auto``."""
     dice = random.Random(f"forked {scene.trace.name}")
-    able = ((job, job.movable is not False and dice.random() < share) for job in scene.trace.jobs)
+    able = ((job, job.movable and dice.random() < share) for job in scene.trace.jobs)
     return replace(scene.trace, jobs=tuple(replace(j, fork=Fork.AUTO) if a else j for j, a in able))
 
 
@@ -99,7 +99,7 @@ def in_regimes(count: int) -> Iterator[tuple[int, float, dict[str, float]]]:
 @click.option("--draws", default=5, show_default=True, help="Mixes of each size.")
 @click.option("--regimes", type=click.IntRange(min=1), metavar="N", help="The first N random regimes, not mixes.")
 def main(draws: int, regimes: int | None) -> None:
-    """Print TTD in hours and the share of nodes that are busy, means over the draws."""
+    """Print what copies give: on mixes of a few jobs, or on random regimes."""
     if regimes:
         _print_regimes(regimes)
     else:
@@ -108,6 +108,7 @@ def main(draws: int, regimes: int | None) -> None:
 
 
 def _print_mixes(draws: int) -> None:
+    """TTD in hours and the share of nodes that are busy, means over the draws."""
     labels = [":".join([name, *(f"{k}={v}" for k, v in params.items())]) for name, params in POLICIES]
     print("| jobs | " + " | ".join(f"`{label}`" for label in labels) + " | bound | worst ratio, default | worst, ttd |")
     print("| --- " * (len(labels) + 4) + "|")

@@ -37,7 +37,7 @@ from slurm_hadar.policies.toolkit.shared_gpus.company import (
     may_share,
     same_gpu,
 )
-from slurm_hadar.policies.toolkit.shared_gpus.matching import Queue, Reach, able_guests, goes_on_alone, to_go_s
+from slurm_hadar.policies.toolkit.shared_gpus.matching import Queue, Reach, able_guests, own_gain, to_go_s
 
 __all__ = ["Crowded", "more_guests"]
 
@@ -150,12 +150,11 @@ class _Crowding:
         ends = waiting.left_s / speed
         together_s = np.maximum(self._snapshot.round_s, np.minimum(ends, last_s))
         speed = speed * (1 - np.minimum(1.0, self._delays_s(gpu) / together_s))
-        first = waiting.weight * (speed * (1 + ahead.wait_s / waiting.left_s) - 1)
-        stays = goes_on_alone(
-            waiting.weight, waiting.left_s, speed, together_s, wait_s=ahead.wait_s, before=ahead.before
-        )
-        outlasts = np.where(waiting.stuck, stays, waiting.weight * (speed - np.max(losses, axis=0)))
-        return np.where(possible, np.where(ends <= last_s, first, outlasts) + ahead.behind * speed - lost, -np.inf)
+        own = own_gain(
+            waiting.weight, waiting.left_s, speed, together_s, first=ends <= last_s, lost=np.max(losses, axis=0),
+            stuck=waiting.stuck, wait_s=ahead.wait_s, before=ahead.before,
+        )  # fmt: skip
+        return np.where(possible, own + ahead.behind * speed - lost, -np.inf)
 
     def _delays_s(self, gpu: _Gpu) -> _Array:
         """What it costs guests to get there: nothing who is there."""

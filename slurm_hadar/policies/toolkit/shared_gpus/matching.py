@@ -49,7 +49,7 @@ from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import (
     patience_s,
 )
 
-__all__ = ["UNKNOWN_RUNTIME_S", "Pair", "Queue", "Reach", "able_guests", "best_pairs", "goes_on_alone", "to_go_s"]
+__all__ = ["UNKNOWN_RUNTIME_S", "Pair", "Queue", "Reach", "able_guests", "best_pairs", "own_gain", "to_go_s"]
 
 #: Run time on its best type that is assumed of a job whose steps nobody states or predicts, where nothing else is said.
 UNKNOWN_RUNTIME_S = 3600.0
@@ -158,11 +158,10 @@ class _Matching:
                 together_s = np.maximum(self.snapshot.round_s, np.minimum(guest_ends, host_ends))
                 speed = speed * (1 - np.minimum(1.0, delays_s / together_s))
                 possible &= speed > self.floors.get(guest.job_id, -1.0)
-                first = guest_ends <= host_ends
-                wait_s, before = queue.wait_s(left_s), queue.before(left_s)
-                stays = goes_on_alone(guest.weight, left_s, speed, together_s, wait_s=wait_s, before=before)
-                outlasts = guest.weight * (speed - (1 - host_keeps)) if guest.unmovable is None else stays
-                own = np.where(first, guest.weight * (speed * (1 + wait_s / left_s) - 1), outlasts)
+                own = own_gain(
+                    guest.weight, left_s, speed, together_s, first=guest_ends <= host_ends, lost=1 - host_keeps,
+                    stuck=guest.unmovable is not None, wait_s=queue.wait_s(left_s), before=queue.before(left_s),
+                )  # fmt: skip
                 held_up = behind - (left_s > host_s) / queue.gpus
                 gain = own + queue.behind(left_s) * speed - held_up * (1 - host_keeps)
                 gains[number, row] = np.where(possible, gain, -np.inf)
@@ -241,13 +240,30 @@ class Queue:
         return self.ahead_s[np.searchsorted(self.left_s, left_s, side="left")] / self.gpus + self.free_s
 
 
-def goes_on_alone(weight: Any, left_s: Any, speed: Any, together_s: Any, *, wait_s: Any, before: Any) -> Any:
-    """What a guest gains that cannot be moved any more and ends last: by weight, for each second together.
+def own_gain(
+    weight: Any,
+    left_s: Any,
+    speed: Any,
+    together_s: Any,
+    *,
+    first: Any,
+    lost: Any,
+    stuck: Any,
+    wait_s: Any,
+    before: Any,
+) -> Any:
+    """By how much a guest's own end comes nearer in a second together, by weight: ``w_g own`` of a pair.
 
-    left_s: what it has to do. speed: of its fastest, while it is a guest, for ``together_s``. wait_s: how long it would
-    else wait. before: how many, for each GPU, have less to do and wait for the rest of it then.
+    left_s: what it has to do. speed: of its fastest, while it is a guest, for ``together_s``. first: whether it ends
+    before all others there, who lose ``lost`` of their speed at most. stuck: it cannot be moved any more. wait_s: how
+    long it would else wait. before: how many, for each GPU, have less to do; they wait for a stuck one that goes on.
     """
-    return weight * (wait_s / together_s - (1 - speed)) - before * (left_s / together_s - speed)
+    alone = np.where(
+        stuck,
+        weight * (wait_s / together_s - (1 - speed)) - before * (left_s / together_s - speed),
+        weight * (speed - lost),
+    )
+    return np.where(first, weight * (speed * (1 + wait_s / left_s) - 1), alone)
 
 
 def _admits(snapshot: Snapshot, job: Job, where: Placement) -> bool:
