@@ -24,6 +24,7 @@ from slurm_hadar.controller.steering.time_limits import goes_on, types_within
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
 from slurm_hadar.model import Basis, Form, Job, JobState, Speed
 from slurm_hadar.slurm.state import SlurmJob
+from slurm_hadar.throughput.estimator import DATA_SHEETS_WITHIN
 
 __all__ = ["JobViews", "unreadable_job"]
 
@@ -31,7 +32,6 @@ _NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all
 _NO_TYPES: frozenset[str] = frozenset()
 _MEASURED_WITHIN_S = 120.0  # a first step may be long in coming; who tells no speed by then is judged without
 _TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is never measured
-_DOUBT = 2.3  # the factor within which data sheets tell the ratio of two types for 90 % of the reference table
 
 
 class JobViews:
@@ -260,7 +260,7 @@ def _by_what_is_known(job: Job, wants_more: bool) -> Job:
     types = frozenset(held)
     if wants_more or not job.serves:
         here = max((speeds[t].steps_per_s for t in held if t in speeds), default=math.inf)
-        least = here if wants_more else here * _DOUBT
+        least = here if wants_more else here * DATA_SHEETS_WITHIN
         types |= {t for t, speed in speeds.items() if speed.steps_per_s > least and job.form.admits_type(t)}
     return replace(job, form=shared_form(replace(job.form, types=types)))
 
