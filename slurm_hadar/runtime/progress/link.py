@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Any
 
-from slurm_hadar.runtime.inject import _hadar_progress
+from slurm_hadar.runtime.inject import _hadar_progress as shared
 from slurm_hadar.runtime.progress.endings import at_once
 from slurm_hadar.runtime.workers.gang import Gang
 
@@ -39,9 +39,10 @@ class Link:
     """Rank 0's connection to its agent, if there is one, and to the signal that stands in for it if not."""
 
     def __init__(self, gang: Gang, resumable: bool) -> None:
-        # the copy that counts an unmodified script's steps, if it is in this process
-        self._shared: Any = sys.modules.get("_hadar_progress", _hadar_progress)
-        self._page: Any = self._shared.take_over(0, gang.world) if gang.leads else None
+        # the copy that counts an unmodified script's steps, if it is in this process: hadar-srun's, which may be of an
+        # older version and not know all words; those that it knows are at the same places
+        counting: Any = sys.modules.get("_hadar_progress", shared)
+        self._page: Any = counting.take_over(0, gang.world) if gang.leads else None
         self._resumable = resumable
         self._seen = self._go_on = 0
         self._signals = self._signals_seen = Signals.count
@@ -53,14 +54,14 @@ class Link:
         if self._page is None:
             return
         words = self._page.words
-        words[self._shared.STEPS], words[self._shared.TOTAL] = step, total_steps
-        words[self._shared.GLOBAL_BATCH] = global_batch or 0
-        words[self._shared.RESUMABLE] = int(self._resumable)
+        words[shared.STEPS], words[shared.TOTAL] = step, total_steps
+        words[shared.GLOBAL_BATCH] = global_batch or 0
+        words[shared.RESUMABLE] = int(self._resumable)
 
     def count(self, step: int) -> None:
         """The training has made so many steps."""
         if self._page is not None:
-            self._page.words[self._shared.STEPS] = step
+            self._page.words[shared.STEPS] = step
 
     def asked(self) -> tuple[bool, float]:
         """Whether a save is wanted, and for how long to pause after it; to be answered by :meth:`answer`."""
@@ -68,29 +69,29 @@ class Link:
         signalled = self._signals_seen > self._signals
         if self._page is None:
             return signalled, 0.0
-        self._seen = self._page.words[self._shared.ASKED]
-        self._go_on = self._page.words[self._shared.GO_ON]
-        wanted = self._seen > self._page.words[self._shared.ANSWERED]
-        return wanted or signalled, self._page.seconds[self._shared.PAUSE_S] if wanted else 0.0
+        self._seen = self._page.words[shared.ASKED]
+        self._go_on = self._page.words[shared.GO_ON]
+        wanted = self._seen > self._page.words[shared.ANSWERED]
+        return wanted or signalled, self._page.seconds[shared.PAUSE_S] if wanted else 0.0
 
     def answer(self) -> None:
         """What :meth:`asked` told last is dealt with: the same is not told again."""
         self._signals = self._signals_seen
         if self._page is not None:
-            self._page.words[self._shared.ANSWERED] = self._seen
+            self._page.words[shared.ANSWERED] = self._seen
 
     def told_to_go_on(self) -> bool:
         """Whether the job stays after all, so that the pause after a save is over."""
-        return self._page is not None and self._page.words[self._shared.GO_ON] != self._go_on
+        return self._page is not None and self._page.words[shared.GO_ON] != self._go_on
 
     def saved(self, step: int, generation: int, save_s: float, stall_s: float | None = None) -> None:
         """A checkpoint is safe, ``save_s`` after it was begun, of which the training stood for ``stall_s``; None: for
         all of it."""
         if self._page is not None:
-            self._page.seconds[self._shared.SAVE_S] = save_s
-            self._page.seconds[self._shared.STALL_S] = save_s if stall_s is None else stall_s
+            self._page.seconds[shared.SAVE_S] = save_s
+            self._page.seconds[shared.STALL_S] = save_s if stall_s is None else stall_s
             self._tell_checkpoint(step, generation)
-            self._page.words[self._shared.SAVES] += 1
+            self._page.words[shared.SAVES] += 1
 
     def consolidated(self, number: int, steps: int, stall_s: float | None, closes: bool) -> None:
         """A copy of a forked job has the weights of consolidation ``number``, with ``steps`` of the whole job in it."""
@@ -98,29 +99,29 @@ class Link:
             return
         words = self._page.words
         if stall_s is not None:
-            self._page.seconds[self._shared.CONSOLIDATE_S] = stall_s
-        words[self._shared.CONSOLIDATED], words[self._shared.CLOSES] = steps, int(closes)
-        words[self._shared.CONSOLIDATION] = number
+            self._page.seconds[shared.CONSOLIDATE_S] = stall_s
+        words[shared.CONSOLIDATED], words[shared.CLOSES] = steps, int(closes)
+        words[shared.CONSOLIDATION] = number
 
     def loaded(self, step: int, generation: int, seconds: float) -> None:
         """The training goes on from this checkpoint, which took so many seconds to load."""
         if self._page is not None:
-            self._page.seconds[self._shared.LOAD_S] = seconds
+            self._page.seconds[shared.LOAD_S] = seconds
             self._tell_checkpoint(step, generation)
 
     def forgets(self, count: int) -> None:
         """So many things go on in the training that are in no checkpoint."""
         if self._page is not None:
-            self._page.words[self._shared.FORGOTTEN] = count
+            self._page.words[shared.FORGOTTEN] = count
 
     def failed(self) -> None:
         """A save has failed."""
         if self._page is not None:
-            self._page.words[self._shared.FAILURES] += 1
+            self._page.words[shared.FAILURES] += 1
 
     def _tell_checkpoint(self, step: int, generation: int) -> None:
-        self._page.words[self._shared.SAVED_STEP] = step
-        self._page.words[self._shared.GENERATION] = generation
+        self._page.words[shared.SAVED_STEP] = step
+        self._page.words[shared.GENERATION] = generation
 
 
 def stand_still(link: Link, gang: Gang, seconds: float) -> None:
