@@ -13,6 +13,7 @@ from slurm_hadar.units import unit_of
 __all__ = ["Stay", "best_over_time", "gpu_use", "stays", "tuning_picture"]
 
 _MOST_LABELS = 60
+_MOST = 1e300  # of a value on an axis, whose ends and steps are floats, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,8 @@ def tuning_picture(events: Sequence[Mapping[str, Any]], maximize: bool, metric: 
         values = best_over_time(events, maximize)
         if values:
             times = [t / unit.seconds for t, _ in values] + [until_s / unit.seconds]
-            middle.step(times, [v for _, v in values] + [values[-1][1]], where="post", color=look.colour(0), lw=1.8)
+            heights = [max(-_MOST, min(value, _MOST)) for _, value in (*values, values[-1])]
+            middle.step(times, heights, where="post", color=look.colour(0), lw=1.8)
         middle.set_title(f"best {metric} so far")
         middle.grid(axis="y")
         edges = sorted({s.begin_s for s in runs} | {s.end_s for s in runs})

@@ -93,8 +93,9 @@ def _node(paths: Sequence[_Path], depth: int) -> _Node | None:
         return None
     taken: dict[int, list[_Path]] = {}
     for path in further:
-        if path[depth].name == shown.name:
-            taken.setdefault(_place(shown.distribution, path[depth].value), []).append(path)
+        place = _place(shown.distribution, path[depth].value) if path[depth].name == shown.name else None
+        if place is not None:
+            taken.setdefault(place, []).append(path)
     return _Node(shown.name, shown.distribution, taken)
 
 
@@ -124,7 +125,7 @@ def _size(distribution: Any) -> int:
         return len(_unlike(distribution))
     if distribution.single():
         return 1
-    return _place(distribution, distribution.high) + 1 if distribution.step else 0
+    return _steps(distribution, distribution.high) + 1 if distribution.step else 0
 
 
 def _unlike(distribution: Any) -> list[int]:
@@ -132,12 +133,21 @@ def _unlike(distribution: Any) -> list[int]:
     return sorted({int(distribution.to_internal_repr(choice)) for choice in distribution.choices})
 
 
-def _place(distribution: Any, value: Any) -> int:
-    """Of a value among them."""
-    internal = float(distribution.to_internal_repr(value))
-    if hasattr(distribution, "choices"):
-        return _unlike(distribution).index(int(internal))
-    return round((internal - distribution.low) / distribution.step) if distribution.step else 0
+def _place(distribution: Any, value: Any) -> int | None:
+    """Of a value among them; None of one that is not, as whoever enqueues a trial may want it."""
+    try:
+        internal = float(distribution.to_internal_repr(value))
+    except ValueError:
+        return None
+    if not distribution._contains(internal):  # noqa: SLF001 (Optuna has no other name)
+        return None
+    return (
+        _unlike(distribution).index(int(internal)) if hasattr(distribution, "choices") else _steps(distribution, value)
+    )
+
+
+def _steps(distribution: Any, value: float) -> int:
+    return round((value - distribution.low) / distribution.step) if distribution.step else 0
 
 
 def _value(distribution: Any, place: int) -> Any:

@@ -104,14 +104,15 @@ def function_at(text: str) -> str:
 def storage_url(text: str) -> str:
     """An SQLite file by its whole path, so that the study is found from any directory. Raises ConfigError for what is
     no URL."""
+    from sqlalchemy.engine import make_url
+
     if not re.match(r"[a-z][a-z0-9_+]*://", text):
         raise ConfigError(
             f"--storage {text!r} must be a URL of SQLAlchemy's, such as sqlite:///tune.db; Optuna's journal files are "
             "not supported"
         )
     file = sqlite_file(text)
-    _, query, options = text.partition("?")
-    return text if file is None else f"sqlite:///{file}{query}{options}"
+    return text if file is None else make_url(text).set(database=str(file)).render_as_string(hide_password=False)
 
 
 def options_of(storage: str, study: str | None) -> Options:

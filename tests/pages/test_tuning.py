@@ -46,6 +46,9 @@ def test_the_best_so_far() -> None:
     assert best_over_time(EVENTS, maximize=True) == [(4, 3.0), (5, 4.0)]
 
 
-@pytest.mark.parametrize("events", [EVENTS, EVENTS[:1], [event(1, "began"), start(1, 0, "1", "g:0")]])
+HUGE = [event(3, "value", trial=0, step=step, value=value) for step, value in enumerate((1.7e308, 1.0, -1.7e308))]
+
+
+@pytest.mark.parametrize("events", [EVENTS, EVENTS[:1], [event(1, "began"), start(1, 0, "1", "g:0")], HUGE])
 def test_it_is_drawn(events: list[dict[str, Any]]) -> None:
     assert tuning_picture(events, maximize=False).startswith(b"\x89PNG")

@@ -127,6 +127,25 @@ def test_another_trial_that_asks_for_something_else_is_refused(tmp_path: Any) ->
     assert len(seen) == 3 and len(book.trials()) == 6
 
 
+@pytest.mark.filterwarnings("ignore:Fixed parameter")
+@pytest.mark.parametrize("wanted", [{"x": 7}, {"x": "much"}, {"x": 1, "y": "none"}, {"x": 1, "y": ["a"]}])
+def test_a_trial_of_somebody_with_none_of_the_combinations_takes_none(wanted: dict[str, Any]) -> None:
+    book = Book(optuna.create_study(sampler=sampler_of(Algorithm.GRID, Sampler.RANDOM, 1)), lambda _line: None)
+    given: dict[str, Any] | None = {"x": 1, "y": "b"}
+    while given is not None:
+        trial = book.ask(parameters=given)
+        try:
+            book.suggest(trial, "int", "x", {"low": 0, "high": 2})
+            book.suggest(trial, "categorical", "y", {"choices": ["a", "b"]})
+            book.tell(trial, End.COMPLETE, 0.0)
+        except ValueError:  # Optuna's word for what is none of the choices
+            book.tell(trial, End.FAIL)
+        given = combination(book.trials(), random.Random(trial)) if trial else wanted
+    tried = {(t.params["x"], t.params["y"]) for t in book.trials() if len(t.params) == 2}
+
+    assert tried >= {(x, y) for x in range(3) for y in "ab"}
+
+
 def test_a_grid_is_tried_once(tuner: Any, study: Study) -> None:
     """By several at a time, and when it is asked for more, and again."""
     text = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
 import sqlite3
 import threading
 import time
@@ -77,6 +79,37 @@ def test_a_storage_that_is_no_url(tuner: Any, study: Study, storage: str) -> Non
     code, _, said = tuner("run", study(steps=1, pace=0), "--storage", storage)
     assert code == 1 and "must be a URL of SQLAlchemy's, such as sqlite:///tune.db" in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_study_in_memory_is_refused(tuner: Any, study: Study, url: str) -> None:
+    """Its result would be gone with the tuner, and ``resume`` could not find it."""
+    code, _, said = tuner("run", study(PLAIN, before="pass"), "--trials", "1", *RANDOM, "--storage", url)
+    assert code == 1 and "in memory, where a study ends with its tuner: name a file" in said
+    assert [file.name for file in tuner.folder.iterdir()] == ["study.py"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "storage"),
+    [("20%20", "sqlite:///tune.db"), ("what?", "sqlite:///tune.db"), ("a b", "sqlite+pysqlite:///tune.db")],
+)
+def test_a_storage_is_found_again_whatever_its_folder_is_called(
+    tuner: Any, study: Study, folder: str, storage: str
+) -> None:
+    file = Path(study(PLAIN, before="pass").partition(":")[0]).name
+    words = (f"{tuner.folder / file}:objective", "--trials", "1", *RANDOM, "--storage", storage)
+    tuner.folder = tuner.folder / folder
+    tuner.folder.mkdir()
+    code, _, said = tuner("run", *words)
+    assert code == 0, said
+
+    code, out, said = tuner("status", "--storage", storage)
+
+    assert code == 0 and "1 complete" in out, said
+    assert sorted(found.name for found in tuner.folder.iterdir()) == ["tune.db", "tune.db.hadar"]
+    (hint,) = re.findall(r"hadar tune (resume --storage .*)", out)
+    tuner.folder = tuner.folder.parent
+    assert tuner(*shlex.split(hint))[0] == 0
 
 
 def test_a_storage_without_a_study(tmp_path: Path) -> None:

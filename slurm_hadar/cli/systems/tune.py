@@ -257,7 +257,7 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
             "best": best and best.told,
             "repeat": command, "picture": None if picture is None else str(picture),
         })  # fmt: skip
-    if best is None and ending.interrupted:
+    if best is None and ending.why == "stopped":
         return
     if best is None:
         raise ConfigError(f"no trial has a value; their output is in {ending.folder}/trials")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.tuning.grid import contradiction
+from slurm_hadar.tuning.study.record import sqlite_file
 
 if TYPE_CHECKING:
     import optuna
@@ -315,7 +316,7 @@ def _patiently(do: Callable[[], _T], say: Callable[[str], None], patience_s: flo
 def _storage(url: str) -> Any:
     import optuna
 
-    if url.startswith("sqlite:"):
+    if sqlite_file(url) is not None:
         return optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _LOCK_S}})
     return url
 

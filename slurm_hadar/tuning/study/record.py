@@ -33,10 +33,20 @@ _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 
 def sqlite_file(url: str) -> Path | None:
     """The file of an SQLite URL, None of any other. Raises ConfigError where it names none."""
-    prefix = "sqlite:///"
-    if not url.startswith(prefix):
+    from sqlalchemy.engine import make_url  # by which names it may quote a name hangs on its version
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        said = make_url(url)
+    except (ArgumentError, ValueError) as error:  # the latter: a port that is no number
+        raise ConfigError(f"{url}: {error}") from None
+    if said.get_backend_name() != "sqlite":
         return None
-    file = Path(url.removeprefix(prefix).partition("?")[0]).absolute()
+    if said.database in (None, ":memory:"):
+        raise ConfigError(
+            f"{url} is in memory, where a study ends with its tuner: name a file, as in sqlite:///tune.db"
+        )
+    file = Path(said.database).absolute()
     if not file.name or file.is_dir():
         raise ConfigError(f"{url}: {file} is a directory; name a file in it, such as sqlite:///tune.db")
     return file
