@@ -63,6 +63,10 @@ def no_toll(outlook: Outlook) -> Any:
     return np.zeros(outlook.run_s.shape)
 
 
+def no_risk(outlook: Outlook) -> Any:
+    return np.zeros(len(outlook.jobs))
+
+
 @given(QUEUES, st.randoms(use_true_random=False))
 def test_a_plan_is_played_as_a_list_schedule(jobs: list[Job], rng: Any) -> None:
     """In order, each in its column when enough GPUs are free there."""
@@ -71,7 +75,7 @@ def test_a_plan_is_played_as_a_list_schedule(jobs: list[Job], rng: Any) -> None:
     column = [rng.randrange(2) for _ in jobs]
     plans = Plans(np.array([order]), np.array([column]), np.full((1, len(jobs)), -1))
 
-    played = Machine(outlook, started(outlook), no_toll(outlook)).play(plans)
+    played = Machine(outlook, started(outlook), no_toll(outlook), no_risk(outlook)).play(plans)
 
     assert played.end_s[0] == pytest.approx(by_hand(outlook, order, column))
     assert played.column[0].tolist() == column
@@ -84,7 +88,7 @@ def test_who_fits_starts_before_a_gang_that_does_not(jobs: list[Job], rng: Any) 
     nobody starts later."""
     outlook = outlook_of(jobs)
     order = rng.sample(range(len(jobs)), len(jobs))
-    machine = Machine(outlook, started(outlook), no_toll(outlook))
+    machine = Machine(outlook, started(outlook), no_toll(outlook), no_risk(outlook))
     free, now, waiting, starts = [[0.0, 0.0], [0.0, 0.0]], 0.0, list(order), dict[int, tuple[float, int]]()
     while waiting:
         for job in list(waiting):
@@ -115,7 +119,7 @@ def test_gangs_as_wide_as_the_cluster_go_together() -> None:
         for n, seconds in enumerate(area)
     ]
     outlook = outlook_of(jobs)
-    machine = Machine(outlook, started(outlook), no_toll(outlook))
+    machine = Machine(outlook, started(outlook), no_toll(outlook), no_risk(outlook))
     order = np.arange(len(jobs))
     static, filled = (
         machine.play(Plans(o[None], c[None], np.full((1, len(jobs)), -1))).end_s.mean()
@@ -132,7 +136,7 @@ def test_the_meantime_is_used_and_charged() -> None:
     for steps, gains in ((2000.0, True), (20.0, False)):
         waiting = make_job("2", 2, steps, v100=1.0, p100=None, k80=0.5, restart_cost_s=RESTART_S)
         outlook = outlook_of([holder, waiting])
-        machine = Machine(outlook, started(outlook), no_toll(outlook))
+        machine = Machine(outlook, started(outlook), no_toll(outlook), no_risk(outlook))
         played = machine.play(Plans(np.array([[0]]), np.array([[0]]), np.array([[1]])))
         done = (1000.0 - RESTART_S) / (steps / 0.5)
         ends = 1000.0 + RESTART_S + ((1 - done) * steps if gains else steps)
@@ -147,7 +151,7 @@ def test_who_is_stopped_pays_a_restart_to_go_on() -> None:
     seconds = np.where(outlook.held[:, None] == np.arange(2), outlook.run_s, started(outlook))
     plans = Plans(np.array([[0, 1], [1, 0]]), np.zeros((2, 2), int), np.full((2, 2), -1))
 
-    played = Machine(outlook, seconds, no_toll(outlook)).play(plans)
+    played = Machine(outlook, seconds, no_toll(outlook), no_risk(outlook)).play(plans)
 
     assert played.end_s.tolist() == [[1000.0, 1000.0 + RESTART_S + 300.0], [1700.0 - 300.0, RESTART_S + 300.0]]
 
@@ -165,7 +169,7 @@ def test_a_job_grows_where_it_is_when_others_leave() -> None:
     outlook = outlook_of([holder, elastic("2", 2000.0, restart_cost_s=RESTART_S)])
     one, two = (int(np.flatnonzero(outlook.workers[0] == n)[0]) for n in (1, 2))
 
-    played = Machine(outlook, started(outlook), no_toll(outlook)).play(
+    played = Machine(outlook, started(outlook), no_toll(outlook), no_risk(outlook)).play(
         Plans(np.array([[0]]), np.array([[two]]), np.array([[one]]))
     )
 
@@ -212,7 +216,7 @@ def test_the_best_of_all_plans_is_found_in_short_queues(jobs: list[Job]) -> None
     )
     assert sorted(found.place) == list(range(count))
     plan = Plans(np.argsort(found.place)[None], found.column[None], found.via[None])
-    assert problem.value(Machine(outlook, seconds, no_toll(outlook)).play(plan))[0] <= best * 1.01
+    assert problem.value(Machine(outlook, seconds, no_toll(outlook), no_risk(outlook)).play(plan))[0] <= best * 1.01
 
 
 @settings(deadline=None, max_examples=25)
@@ -251,3 +255,23 @@ def test_who_cannot_be_moved_is_weighed_by_the_mean_of_what_is_predicted(unmovab
     sure = make_job("1", 2, predicted_steps=20e3, predicted_range=(19e3, 21e3), unmovable=unmovable, **alike)
     wide = make_job("2", 2, predicted_steps=18e3, predicted_range=(2e3, 160e3), unmovable=unmovable, **alike)
     assert set(get("hadar").allocate(Snapshot(NOW, NODES[:1], (sure, wide))).placements) == {first}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps", "runs"), [((2, 4), None, "1"), ((), None, "2"), ((2, 4), (36e3, 36e3), "2")],
+    ids=["elastic, unknown", "rigid, unknown", "elastic, stated"],
+)  # fmt: skip
+def test_an_elastic_job_of_unknown_length_is_not_stopped_for_another(sizes: Any, steps: Any, runs: str) -> None:
+    """Its first measurement shows that it is half as fast here as was thought; of who waits there is but an estimate,
+    that is no worse. So it went on with each that was started."""
+    nodes = (Node("a", {"v100": 2}), Node("b", {"p100": 2}))
+    holder = make_running("9", {"b": {"p100": 2}}, steps=1e6, p100=10.0, unmovable="exempt")
+    form, (mine, its) = Form(2, sizes=sizes), steps or (None, None)
+    speeds = {"v100": Speed(5.0, 0.8, measured=True), "p100": Speed(10.0, 0.8)}
+    asks = {"form": form, "k80": None, "restart_cost_s": 300.0, "arrival": NOW - 400}
+    slow = replace(make_running("1", {"a": {"v100": 2}}, steps=mine, **asks), speeds=speeds, done_steps=10.0)
+    waits = make_job("2", steps=its, v100=10.0, p100=4.0, **asks)
+
+    plan = get("hadar").allocate(Snapshot(NOW, nodes, (holder, slow, waits)))
+
+    assert {*plan.placements} == {"9", runs}

@@ -125,6 +125,11 @@ class Outlook:
         return np.array([bool(j.form.sizes) for j in self.jobs], bool)
 
     @cached_property
+    def guessed(self) -> Bools:
+        """Whether the job is elastic and nobody knows its length, shape (n,): what size does it best is a guess."""
+        return np.array([bool(j.form.sizes) and j.unknown_length for j in self.jobs], bool)
+
+    @cached_property
     def fixed(self) -> Bools:
         """Whether the job cannot be moved again once it runs, shape (n,)."""
         return np.array([j.unmovable is not None for j in self.jobs], bool)

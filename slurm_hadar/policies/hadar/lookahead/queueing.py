@@ -153,8 +153,7 @@ def _searchable(rules: Rules, outlook: Outlook, leaning: float, target: Target |
         counted = elastic | _fluid(outlook)
         worse = target is None or bool(lost_s.any())
         return worse and bool(lost_s[counted].sum() >= _DEAR * outlook.best_s[counted].sum())
-    guessed = elastic & np.array([j.unknown_length for j in outlook.jobs], bool)
-    return bool(lost_s[~guessed].sum() >= _VERY_DEAR * outlook.best_s.sum())
+    return bool(lost_s[~outlook.guessed].sum() >= _VERY_DEAR * outlook.best_s.sum())
 
 
 def _fluid(outlook: Outlook) -> bool:

@@ -36,7 +36,7 @@ class Schedules:
     """What becomes of the n jobs under c plans, each of shape (c, n): when they start in their ``column`` and end,
     seconds from now; ``via``, the column of the meantime that they really have; ``now``, the column in which they run
     at once, -1 where they wait; ``together``, whether they need the fewest nodes in their ``column``. ``charge[c]``:
-    what those still to come lose by all of them."""
+    what those still to come lose by all of them, and the risk of what is stopped."""
 
     start_s: Floats
     end_s: Floats
@@ -54,10 +54,11 @@ class Machine:
     ----------
     seconds[n, k]: run time with what it costs to get there.
     toll[n, k]: what the jobs that are still to come lose by a second of the job in the column.
+    risk[n]: what it costs to stop the job now, beside its restart.
     """
 
-    def __init__(self, outlook: Outlook, seconds: Floats, toll: Floats) -> None:
-        self.seconds, self.toll = seconds, toll
+    def __init__(self, outlook: Outlook, seconds: Floats, toll: Floats, risk: Floats) -> None:
+        self.seconds, self.toll, self.risk = seconds, toll, risk
         self.run_s, self.restart_s = outlook.run_s, outlook.restart_s
         held = outlook.held[:, None] == np.arange(outlook.run_s.shape[1])
         self.again_s = np.where(held, outlook.restart_s[:, None], 0.0)
@@ -98,7 +99,7 @@ class Machine:
                 use, later, at_once = self._meantime(free, use, job[use], wished[use], chosen, begin, end)
                 end[use], via[place, use] = later, wished[use]
                 here[use] = at_once
-            charge += self.toll[job, chosen] * (end - begin)
+            charge += self.toll[job, chosen] * (end - begin) + np.where(here < 0, self.risk[job], 0.0)
             self._occupy(free, rows, pool, self.workers[job, chosen], end)
             start_s[place], end_s[place], column[place], now[place] = begin, end, chosen, here
             on_few[place] = few

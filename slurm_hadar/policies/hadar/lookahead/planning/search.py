@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -61,6 +62,19 @@ class Problem:
     target: Target | None
     frontier: float
 
+    @cached_property
+    def risk(self) -> Floats:
+        """What it costs to stop each job beside its restart: of an elastic one of unknown length all that it is
+        expected to have left, since that may be anything.
+
+        Plans differ in the sizes of all gangs, and hardly in what they come to: who was started by an estimate was
+        stopped by its first measurement, for another of whom as little was known. Rigid jobs have few places to differ
+        in, and where some are far longer than others it pays to stop who has run for long."""
+        outlook = self.outlook
+        there_s = outlook.run_s[outlook.rows, outlook.held]
+        at_risk = outlook.guessed & (outlook.held >= 0) & np.isfinite(there_s)
+        return np.where(at_risk, self.weights * there_s, 0.0)
+
     def value(self, played: Schedules) -> Floats:
         """What each plan costs, in seconds of the mean completion time."""
         cost: Floats = ((self.weights * played.end_s).sum(axis=1) + played.charge) / len(self.weights)
@@ -87,7 +101,7 @@ def search(problem: Problem, last: LastPlan, exchanges: bool) -> Schedule:
     """The best plan found; deterministic. ``exchanges``: whether to look beyond the rules and the last plan, which
     costs ``_BATCH`` plays for each of :func:`_batches`. What is no better than the last plan does not replace it."""
     outlook = problem.outlook
-    machine = Machine(outlook, problem.seconds, problem.toll)
+    machine = Machine(outlook, problem.seconds, problem.toll, problem.risk)
     # who cannot be moved once it runs has no meantime
     movable = ~outlook.fixed
     best = _Best(problem, machine, _starts(problem, machine, last, movable))
