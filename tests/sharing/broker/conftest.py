@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from slurm_hadar.sharing.broker.arbiter.arbiter import Arbiter
 from slurm_hadar.sharing.broker.client import Work
 from slurm_hadar.sharing.broker.server import Broker
 from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.turns import Policy
 
-WORK = Work(Demand(10, 50), label="test")
+MS = 1_000_000
+DEMAND = Demand(10, 50)
+WORK = Work(DEMAND, label="test")
 #: Takes turns for ever; a line at the begin and the end of each.
 JOB = """
 import sys, time
@@ -33,6 +36,25 @@ with open(sys.argv[3], "a", buffering=1) as log:
             time.sleep(float(sys.argv[4]))
             log.write(f"{sys.argv[2]} end {session.alone}\\n")
 """
+
+
+def arbiter_of(policy: Policy = Policy.FAIR, *names: str, memory: int = 1000, grace_ns: int = 2 * MS) -> Arbiter:
+    arbiter = Arbiter(Rules(policy, memory, grace_ns=grace_ns))
+    for name in names:
+        arbiter.join(name, DEMAND, 0, "", 0)
+    return arbiter
+
+
+def ten_turns(arbiter: Arbiter, now: int) -> list[str]:
+    """Whose they are, where everybody asks again at once."""
+    turns = []
+    for _ in range(10):
+        (name,) = arbiter.holders()
+        turns.append(name)
+        now += MS
+        arbiter.done(name, now)
+        arbiter.want(name, now)
+    return turns
 
 
 class _Running:

@@ -8,38 +8,16 @@ from hypothesis import strategies as st
 
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker.arbiter.arbiter import Arbiter
-from slurm_hadar.sharing.broker.arbiter.lane import EQUAL
 from slurm_hadar.sharing.broker.messages import Message, Notice, Progress
 from slurm_hadar.sharing.broker.settings import Rules
 from slurm_hadar.sharing.lanes import Demand
 from slurm_hadar.sharing.sizes import MOST_BYTES
 from slurm_hadar.sharing.turns import Policy
-
-MS = 1_000_000
-DEMAND = Demand(10, 50)
-
-
-def _arbiter(policy: Policy = Policy.FAIR, *names: str, memory: int = 1000, grace_ns: int = 2 * MS) -> Arbiter:
-    arbiter = Arbiter(Rules(policy, memory, grace_ns=grace_ns))
-    for name in names:
-        arbiter.join(name, DEMAND, 0, "", 0)
-    return arbiter
-
-
-def _ten_turns(arbiter: Arbiter, now: int) -> list[str]:
-    """Whose they are, where everybody asks again at once."""
-    turns = []
-    for _ in range(10):
-        (name,) = arbiter.holders()
-        turns.append(name)
-        now += MS
-        arbiter.done(name, now)
-        arbiter.want(name, now)
-    return turns
+from tests.sharing.broker.conftest import DEMAND, MS, arbiter_of, ten_turns
 
 
 def test_a_turn_goes_to_one_of_a_lane_at_a_time() -> None:
-    arbiter = _arbiter(Policy.FAIR, "a", "b")
+    arbiter = arbiter_of(Policy.FAIR, "a", "b")
 
     assert arbiter.want("a", 0) == [Notice("a", Message.TURN)]
     assert arbiter.want("b", 1) == [Notice("a", Message.RECALL)]
@@ -48,7 +26,7 @@ def test_a_turn_goes_to_one_of_a_lane_at_a_time() -> None:
 
 
 def test_a_turn_that_nobody_else_asks_for_is_kept_and_charged_for_as_its_holder_tells() -> None:
-    arbiter = _arbiter(Policy.FAIR, "a", "b")
+    arbiter = arbiter_of(Policy.FAIR, "a", "b")
     arbiter.want("a", 0)
     arbiter.account("a", Progress(5, 5 * MS, 6 * MS, 6 * MS), 7 * MS)
 
@@ -81,7 +59,7 @@ def test_an_iteration_is_charged_for_once_whenever_it_is_looked_at(
     def at(moment: int) -> Progress:
         return [one for one in told if max(one.began_ns, one.ended_ns) <= moment][-1]
 
-    arbiter, now, took, known = _arbiter(Policy.FAIR, "a", "b"), 0, 0, 0
+    arbiter, now, took, known = arbiter_of(Policy.FAIR, "a", "b"), 0, 0, 0
     arbiter.want("a", 0)
     for gap, took, torn in looks:
         now += gap
@@ -109,18 +87,18 @@ def test_an_iteration_is_charged_for_once_whenever_it_is_looked_at(
 
 @pytest.mark.parametrize("policy", [Policy.FAIR, Policy.RR])
 def test_who_comes_back_starts_level_with_the_holder_whatever_that_tells(policy: Policy) -> None:
-    arbiter = _arbiter(policy, "a", "b", grace_ns=0)
+    arbiter = arbiter_of(policy, "a", "b", grace_ns=0)
     arbiter.want("a", 0)
     arbiter.account("a", Progress(10**6, 10**18, 0, 0), 1000 * MS)  # more than there was time for
     now = 1000 * MS
     arbiter.want("b", now)
 
-    assert 4 <= _ten_turns(arbiter, now).count("a") <= 6
+    assert 4 <= ten_turns(arbiter, now).count("a") <= 6
 
 
 def test_a_turn_is_taken_back_from_who_is_between_two_iterations() -> None:
     """But not before it has had one; what it says of a turn that it no longer has is no fault."""
-    arbiter = _arbiter(Policy.FAIR, "a", "b", grace_ns=0)
+    arbiter = arbiter_of(Policy.FAIR, "a", "b", grace_ns=0)
     arbiter.want("a", 0)
     assert not arbiter.has_iterated("a", Progress())
     assert arbiter.has_iterated("a", told := Progress(1, MS, 0, MS))
@@ -133,7 +111,7 @@ def test_a_turn_is_taken_back_from_who_is_between_two_iterations() -> None:
 
 
 def test_a_kept_turn_is_recalled_for_who_waits_for_the_lanes_memory() -> None:
-    arbiter = _arbiter(Policy.FAIR, memory=100)
+    arbiter = arbiter_of(Policy.FAIR, memory=100)
     arbiter.join("large", Demand(0, 90), 0, "", 0)
     arbiter.join("a", Demand(5, 10), 0, "", 0)
     assert arbiter.join("next", Demand(80, 10), 0, "", 0) == []
@@ -149,7 +127,7 @@ def test_turns_are_as_long_as_a_dear_hand_over_is_worth_where_all_are_equal(
     policy: Policy, switch_ns: int, after_ns: int
 ) -> None:
     """And no longer than a second, whatever is told."""
-    arbiter = _arbiter(policy, "a", "b", grace_ns=0)
+    arbiter = arbiter_of(policy, "a", "b", grace_ns=0)
     arbiter.want("a", 0)
     arbiter.done("a", MS)
     arbiter.want("a", 2 * MS, Progress(1, MS, 0, MS, switch_ns=switch_ns))
@@ -170,7 +148,7 @@ def test_turns_are_as_long_as_a_dear_hand_over_is_worth_where_all_are_equal(
 @pytest.mark.parametrize(("behind_ms", "after_ms"), [(0, 100), (160, 160), (5000, 1000)])
 def test_a_turn_that_would_go_to_its_holder_again_goes_on(behind_ms: int, after_ms: int) -> None:
     """Until it is level with those who wait, and for a second at the most, whatever it tells."""
-    arbiter = _arbiter(Policy.FAIR, "a", "b", grace_ns=2 * MS)
+    arbiter = arbiter_of(Policy.FAIR, "a", "b", grace_ns=2 * MS)
     arbiter.want("a", 0)
     arbiter.want("b", 0)
     arbiter.done("a", MS)
@@ -190,7 +168,7 @@ def test_a_turn_that_would_go_to_its_holder_again_goes_on(behind_ms: int, after_
 
 def test_who_rests_in_a_turn_that_would_last_is_not_waited_for() -> None:
     """Loading data, say. A moment between two iterations is none."""
-    arbiter = _arbiter(Policy.FAIR, "a", "b", grace_ns=2 * MS)
+    arbiter = arbiter_of(Policy.FAIR, "a", "b", grace_ns=2 * MS)
     arbiter.want("a", 0, Progress(switch_ns=10 * MS))
     assert arbiter.want("b", 1 * MS) == []
     arbiter.account("a", Progress(1, 5 * MS, 0, 5 * MS, switch_ns=10 * MS), 6 * MS)
@@ -204,20 +182,13 @@ def test_who_rests_in_a_turn_that_would_last_is_not_waited_for() -> None:
 
 
 def test_who_needs_little_of_the_gpu_waits_for_no_long_turn() -> None:
-    arbiter = _arbiter(Policy.FAIR, "a", "b", grace_ns=2 * MS)
+    arbiter = arbiter_of(Policy.FAIR, "a", "b", grace_ns=2 * MS)
     arbiter.want("a", 0, Progress(switch_ns=10 * MS))
     assert arbiter.want("b", 1 * MS, Progress(9, 9 * MS, 0, 0, away_ns=10 * MS)) == [Notice("a", Message.RECALL)]
 
 
-def test_who_gives_way_hands_over_at_once_however_dear_that_is() -> None:
-    arbiter = _arbiter(Policy.FAIR, "a", "b", grace_ns=0)
-    arbiter.want("a", 0, Progress(switch_ns=10 * MS))
-    arbiter.give_way("a", 0.25, 10**12, MS)
-    assert arbiter.want("b", 2 * MS) == [Notice("a", Message.RECALL)]
-
-
 def test_under_pack_jobs_run_beside_each_other() -> None:
-    arbiter = _arbiter(Policy.PACK, "a", "b")
+    arbiter = arbiter_of(Policy.PACK, "a", "b")
 
     assert arbiter.want("a", 0) == [Notice("a", Message.TURN)]
     assert arbiter.want("b", 0) == [Notice("b", Message.TURN)]
@@ -225,7 +196,7 @@ def test_under_pack_jobs_run_beside_each_other() -> None:
 
 def test_the_first_by_rank_is_waited_for_a_little() -> None:
     """It has just given its turn back and will ask again at once; who stays away is not waited for again."""
-    arbiter = _arbiter(Policy.SRTF)
+    arbiter = arbiter_of(Policy.SRTF)
     arbiter.join("long", DEMAND, 10**12, "", 0)
     arbiter.want("long", 0)
     assert arbiter.join("short", DEMAND, 10**9, "", 0) == [Notice("short", Message.ADMITTED)]
@@ -243,7 +214,7 @@ def test_the_first_by_rank_is_waited_for_a_little() -> None:
 
 
 def test_time_away_is_not_saved_up() -> None:
-    arbiter = _arbiter(Policy.FAIR, "a", "b", grace_ns=0)
+    arbiter = arbiter_of(Policy.FAIR, "a", "b", grace_ns=0)
     now = 0
     for _ in range(100):  # b asks for nothing
         assert arbiter.want("a", now) == [Notice("a", Message.TURN)]
@@ -252,11 +223,11 @@ def test_time_away_is_not_saved_up() -> None:
     arbiter.want("b", now)
     arbiter.want("a", now)
 
-    assert 4 <= _ten_turns(arbiter, now).count("a") <= 6
+    assert 4 <= ten_turns(arbiter, now).count("a") <= 6
 
 
 def test_who_is_gone_leaves_turn_and_lane_to_the_others() -> None:
-    arbiter = _arbiter(Policy.FAIR, "a", "b", memory=120)
+    arbiter = arbiter_of(Policy.FAIR, "a", "b", memory=120)
     arbiter.join("c", Demand(60, 50), 0, "", 0)
     arbiter.want("a", 0)
     arbiter.want("b", 0)
@@ -279,7 +250,7 @@ def test_who_is_gone_leaves_turn_and_lane_to_the_others() -> None:
     ],
 )
 def test_what_may_not_be_asked_is_refused(ask: object, says: str) -> None:
-    arbiter = _arbiter(Policy.FAIR, "a")
+    arbiter = arbiter_of(Policy.FAIR, "a")
 
     with pytest.raises(ChannelError, match=says):
         ask(arbiter)
@@ -303,7 +274,7 @@ def _told(notices: list[Notice]) -> list[tuple[str, str]]:
 
 def test_memory_is_kept_from_turn_to_turn_where_all_have_room() -> None:
     """By those that can give it back when it is needed; who has none to keep is not told."""
-    arbiter = _arbiter(memory=200)
+    arbiter = arbiter_of(memory=200)
     assert _told(arbiter.join("a", DEMAND, 0, "", 0, can_keep=True)) == [("a", "admitted"), ("a", "keep")]
     assert _told(arbiter.join("b", DEMAND, 0, "", 0, can_keep=True)) == [("b", "admitted"), ("b", "keep")]
     assert arbiter.memory.reserved_bytes == 120
@@ -313,7 +284,7 @@ def test_memory_is_kept_from_turn_to_turn_where_all_have_room() -> None:
 
 
 def test_who_needs_what_others_keep_is_let_in_when_they_have_given_it_back() -> None:
-    arbiter = _arbiter(memory=120)
+    arbiter = arbiter_of(memory=120)
     for name in "ab":
         arbiter.join(name, DEMAND, 0, "", 0, can_keep=True)
     assert _told(arbiter.join("c", Demand(20, 60), 0, "", 5, can_keep=True)) == [("a", "free"), ("b", "free")]
@@ -325,18 +296,18 @@ def test_who_needs_what_others_keep_is_let_in_when_they_have_given_it_back() -> 
 
 
 def test_nothing_is_kept_beside_who_needs_nobody_knows_how_much() -> None:
-    arbiter = _arbiter(memory=200)
+    arbiter = arbiter_of(memory=200)
     arbiter.join("a", DEMAND, 0, "", 0, can_keep=True)
     assert _told(arbiter.join("b", Demand(0, 0), 0, "", 1)) == [("b", "admitted"), ("a", "free")]
     assert arbiter.freed("a", 2) == []
     assert _told(arbiter.leave("b", 3)) == [("a", "keep")]
-    uncounted = _arbiter(memory=MOST_BYTES)
+    uncounted = arbiter_of(memory=MOST_BYTES)
     assert _told(uncounted.join("a", DEMAND, 0, "", 0, can_keep=True)) == [("a", "admitted")]
 
 
 def test_nobody_gives_memory_back_for_who_cannot_be_let_in_anyway() -> None:
     """Or for who has gone; and who has died need not answer."""
-    arbiter = _arbiter(memory=120)
+    arbiter = arbiter_of(memory=120)
     for name in "ab":
         arbiter.join(name, DEMAND, 0, "", 0, can_keep=True)
     assert arbiter.join("c", Demand(60, 60), 0, "", 1) == [] and arbiter.asked() == {}
@@ -438,64 +409,3 @@ def test_whatever_sessions_do_memory_is_safe_and_everybody_gets_turns(
     crowd.drain()
 
     assert not crowd.state and not crowd.arbiter.memory.demands
-
-
-def test_who_gives_way_has_only_what_nobody_else_wants_until_the_time_is_over() -> None:
-    """And then equal turns again: what it gave up is not made up for."""
-    arbiter = _arbiter(Policy.FAIR, "a", "b")
-    arbiter.give_way("a", 0.0, 100 * MS, 0)
-    arbiter.want("b", 0)
-    arbiter.want("a", 0)
-    assert arbiter.deadline_ns() == 100 * MS
-    assert _ten_turns(arbiter, 0) == ["b"] * 10
-    view = arbiter.view("a", 10 * MS)
-    assert view is not None and view.gives_way == 0.0
-
-    assert arbiter.done("b", 11 * MS) == []  # it is waited for, for a moment
-    assert arbiter.look(14 * MS) == [Notice("a", Message.TURN)]  # and then no longer
-    arbiter.want("b", 15 * MS)
-    assert arbiter.done("a", 16 * MS) == [Notice("b", Message.TURN)]
-    arbiter.want("a", 16 * MS)
-    assert sorted(_ten_turns(arbiter, 100 * MS)[1:]) == ["a"] * 5 + ["b"] * 4
-    view = arbiter.view("a", 110 * MS)
-    assert view is not None and view.gives_way is None
-
-
-@pytest.mark.parametrize(
-    ("policy", "share", "turns"),
-    [(Policy.FAIR, 0.4, 40), (Policy.FAIR, 0.25, 25), (Policy.FAIR, 0.125, 12), (Policy.RR, 0.25, 25)],
-)
-def test_who_gives_way_in_part_has_that_share_of_the_turns(policy: Policy, share: float, turns: int) -> None:
-    arbiter = _arbiter(policy, "a", "b")
-    arbiter.give_way("a", share, 10**12, 0)
-    for name in "ab":
-        arbiter.want(name, 0)
-
-    had = [name for n in range(10) for name in _ten_turns(arbiter, 10 * n * MS)]
-    assert had.count("a") == pytest.approx(turns, abs=2)
-
-
-def test_a_share_too_small_to_be_one_is_none_and_costs_nothing_afterwards() -> None:
-    arbiter = _arbiter(Policy.FAIR, "a", "b")
-    arbiter.give_way("a", 5e-324, 10**12, 0)
-    arbiter.want("a", 0)
-    assert arbiter.look(3 * MS) == [Notice("a", Message.TURN)]
-    assert arbiter.done("a", 4 * MS) == []
-    arbiter.give_way("a", EQUAL, 0, 4 * MS)
-    for name in "ab":
-        arbiter.want(name, 10 * MS)
-    assert sorted(_ten_turns(arbiter, 10 * MS)) == ["a"] * 5 + ["b"] * 5
-
-
-def test_giving_way_can_be_taken_back_and_ends_with_its_session() -> None:
-    arbiter = _arbiter(Policy.FAIR, "a", "b")
-    arbiter.give_way("a", 0.0, 10**12, 0)
-    arbiter.give_way("a", EQUAL, 0, 0)
-    for name in "ab":
-        arbiter.want(name, 0)
-    assert sorted(_ten_turns(arbiter, 0)) == ["a"] * 5 + ["b"] * 5
-    arbiter.give_way("b", 0.0, 10**12, 0)
-    arbiter.leave("b", 0)
-    assert arbiter.deadline_ns() is None
-    with pytest.raises(ChannelError, match="not been admitted"):
-        arbiter.give_way("b", 0.0, 10**12, 0)

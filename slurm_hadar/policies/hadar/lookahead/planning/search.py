@@ -13,7 +13,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class Problem:
     target: Target | None
     frontier: float
 
-    @cached_property
+    @property
     def risk(self) -> Floats:
         """What it costs to stop each job beside its restart: of an elastic one of unknown length all that it is
         expected to have left, since that may be anything.
