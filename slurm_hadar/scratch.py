@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_hadar.errors import ConfigError
 
-__all__ = ["LONGEST_PATH", "make", "make_for_sockets", "remove_abandoned"]
+__all__ = ["LONGEST_PATH", "join", "make", "make_for_sockets", "remove_abandoned"]
 
 LONGEST_PATH = 107  # of a Unix socket's, unix(7)
 _LOCK = "alive"
@@ -41,9 +41,25 @@ def make_for_sockets(prefix: str, names: Iterable[str]) -> Path:
     return directory
 
 
+def join(directory: Path) -> None:
+    """A directory that several processes have together, made by whoever comes first, for this user only and known as in
+    use while one of them lives. Raises OSError."""
+    while True:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):  # it was just removed, as one that nobody had any more
+            lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            if os.fstat(lock).st_nlink:
+                _held.append(lock)
+                return
+            os.close(lock)
+
+
 def remove_abandoned(prefix: str) -> None:
-    """Remove directories of this user that :func:`make` has made for processes of this machine which are gone."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    """Remove directories of this user that :func:`make` and :func:`join` have made for processes of this machine which
+    are gone. ``prefix``: of their names, or of their paths where they are not among the temporary ones."""
+    pattern = Path(tempfile.gettempdir(), f"{prefix}*")
+    for directory in pattern.parent.glob(pattern.name):
         with contextlib.suppress(OSError):
             _remove_if_abandoned(directory)
 

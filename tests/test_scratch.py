@@ -1,5 +1,6 @@
 """Temporary directories of processes that are killed: the next one removes them, and those of nobody else."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -43,6 +44,40 @@ def test_what_a_killed_process_has_left_is_removed_and_nothing_else(tmp_path: Pa
         scratch.remove_abandoned("hadar-")
     assert not theirs.exists()
     assert sorted(tmp_path.iterdir()) == sorted([mine, unlocked, file, tmp_path / "hadar-link"])
+
+
+def test_what_several_share_is_there_until_the_last_of_them_is_gone(tmp_path: Path) -> None:
+    shared = tmp_path / "own" / "hadar-shared"
+    shared.parent.mkdir()
+    join = f"import sys, pathlib; from slurm_hadar import scratch; scratch.join(pathlib.Path({str(shared)!r}))"
+    command = [sys.executable, "-c", f"{join}; print(flush=True); sys.stdin.read()"]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in processes:
+        assert process.stdout is not None and process.stdout.readline()
+    for process in processes:
+        scratch.remove_abandoned(f"{tmp_path}/own/hadar-")
+        assert shared.stat().st_mode & 0o77 == 0
+        process.kill()
+        process.communicate()
+    scratch.remove_abandoned("hadar-")
+    assert shared.exists()
+    scratch.remove_abandoned(f"{tmp_path}/own/hadar-")
+    assert not shared.exists()
+
+
+def test_who_joins_a_folder_that_is_just_removed_has_it_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tmp_path / "hadar-shared"
+    lock = fcntl.flock
+
+    def removed(file: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        scratch.remove_abandoned("hadar-")
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed)
+    scratch.join(shared)
+    scratch.remove_abandoned("hadar-")
+    assert shared.exists()
 
 
 def test_no_room_is_told_and_no_folder_harms_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -18,7 +20,7 @@ optuna = pytest.importorskip("optuna")
 from slurm_hadar.tuning.executor.launch import Ended, LocalLauncher  # noqa: E402
 from slurm_hadar.tuning.executor.site import Site  # noqa: E402
 from slurm_hadar.tuning.trial.wire import Spec  # noqa: E402
-from tests.tuning.conftest import PLAIN, RANDOM  # noqa: E402
+from tests.tuning.conftest import DEADLINE_S, PLAIN, RANDOM  # noqa: E402
 
 Study = Callable[..., str]
 
@@ -27,6 +29,27 @@ def test_who_ends_without_a_word_is_told_by_its_last_line(tuner: Any, study: Stu
     told = study(PLAIN.format(before="import os; os.write(2, b'out of\\n\\x1b[1mpatience\\n\\n'); os._exit(3)"))
     _, _, said = tuner("run", told, "--trials", "1", *RANDOM)
     assert "its process ended by exit code 3, 3 times without progress; its output ends with: [1mpatience" in said
+
+
+def test_what_a_killed_tuner_leaves_is_removed_by_the_next_one(tuner: Any, study: Study) -> None:
+    """Its trials end with it, by a signal that an ordinary objective does not survive to clear up."""
+    first = tuner.start("run", study(PLAIN.format(before="import time; time.sleep(600)")), "--trials", "2", *RANDOM)
+    (pages,) = tuner.until(lambda: list(Path("/tmp").glob(f"*-tune-{first.pid}-*/meet-0-0-0")))
+    first.kill()
+    with (pages.parent / "alive").open() as lock:
+        tuner.until(lambda: nobody_has(lock))
+    assert pages.exists()
+    study(PLAIN.format(before="pass"))
+    second = tuner.start("resume", *RANDOM[2:])
+    assert second.wait(DEADLINE_S) == 0
+    assert not [left for pid in (first.pid, second.pid) for left in Path("/tmp").glob(f"*-tune-{pid}-*")]
+
+
+def nobody_has(lock: Any) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
 
 
 def test_the_end_of_the_process_that_forks_trials_is_told_as_it_was(tmp_path: Path) -> None:

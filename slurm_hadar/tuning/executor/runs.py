@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_hadar.sharing.broker.queries import FOLDER
 from slurm_hadar.tuning.executor.channel import Channel
 from slurm_hadar.tuning.executor.launch import Launcher
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
 from slurm_hadar.tuning.executor.site import Site
 from slurm_hadar.tuning.executor.state import State
 from slurm_hadar.tuning.study.record import RUNS
-from slurm_hadar.tuning.trial.wire import Spec
+from slurm_hadar.tuning.trial.wire import SCRATCH, Spec
 
 __all__ = ["Runs"]
 
@@ -36,8 +34,7 @@ class Runs:
         self._state, self._channel, self._launcher = state, channel, launcher
         self.resizes = 0
         self._weighed_s = -_WEIGH_S
-        self._sockets = Path("/tmp") / f"{FOLDER}tune-{os.getpid()}-{channel.token[:8]}"
-        self._meet = Path(tempfile.gettempdir())
+        self._scratch = Path(f"{SCRATCH}{os.getpid()}-{channel.token[:8]}")
 
     def reconcile(self, warm: bool) -> None:
         """What runs becomes what the allocator says; at once where something has changed, else now and then, since
@@ -125,7 +122,7 @@ class Runs:
     def _specs(self, live: Live, site: Site, gpus: tuple[int, ...], folder: Path) -> list[Spec]:
         """One for each process."""
         settings, channel, world = self._state.settings, self._channel, len(gpus)
-        share = str(self._sockets / f"gpu{gpus[0]}") if self._state.allocator.limits.packed > 1 and world == 1 else None
+        share = str(self._scratch / f"gpu{gpus[0]}") if self._state.allocator.limits.packed > 1 and world == 1 else None
         return [
             Spec(
                 channel.address, channel.server_key, channel.token, live.number, live.run, str(settings.file),
@@ -137,7 +134,7 @@ class Runs:
 
     def _meeting(self, live: Live) -> Path:
         """Where the ranks of a run find each other."""
-        return self._meet / f"hadar-meet-{self._channel.token[:16]}-{live.number}-{live.run}"
+        return self._scratch / f"meet-{live.number}-{live.run}"
 
     def clear(self, live: Live) -> None:
         """Remove what the processes of a run leave that were killed."""
@@ -206,10 +203,7 @@ class Runs:
 
     def close(self) -> None:
         """Remove the sockets of brokers."""
-        with contextlib.suppress(OSError):
-            for file in self._sockets.iterdir():
-                file.unlink()
-            self._sockets.rmdir()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def _next_run(folder: Path) -> int:

@@ -11,10 +11,15 @@ from typing import Any
 
 import zmq
 
-__all__ = ["MOST_BYTES", "VARIABLE", "Line", "Spec", "TunerGone", "line_to"]
+from slurm_hadar.sharing.broker.queries import FOLDER
+
+__all__ = ["MOST_BYTES", "SCRATCH", "VARIABLE", "Line", "Spec", "TunerGone", "line_to"]
 
 #: The environment variable in which a process finds its :class:`Spec`.
 VARIABLE = "HADAR_TRIAL"
+#: How the paths begin of the folders in which the processes of a tuner have their sockets on a node, and what they pass
+#: to each other. Not in ``TMPDIR``, whose paths may be too long for sockets.
+SCRATCH = f"/tmp/{FOLDER}tune-"
 MOST_BYTES = 1 << 20  # of a message: a connection that sends more is closed
 _ENCRYPTION_BYTES = 1024  # more than it adds
 _PATIENCE_S = 600.0  # longer than the tuner waits for its storage
@@ -30,7 +35,8 @@ class Spec:
     file, function: the objective. folder: the trial's own, with its checkpoints.
     world: processes of this run. rank: which of them this is; None: as Slurm says.
     gpus: of the node, by their place among those that the allocation has there. gpu_type: their type.
-    share: socket of the GPU's broker, where the trial may have to share it. meet: file where the ranks find each other.
+    share: socket of the GPU's broker, where the trial may have to share it. meet: file where the ranks find each other,
+    in the tuner's folder on the node (:data:`SCRATCH`).
     """
 
     address: str

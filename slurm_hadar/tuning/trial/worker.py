@@ -21,6 +21,7 @@ from typing import Any
 
 import zmq
 
+from slurm_hadar import scratch
 from slurm_hadar.messages import TRIAL, step_id
 from slurm_hadar.runtime.inject import INJECT, _hadar_progress
 from slurm_hadar.runtime.launch.turns import Reserve
@@ -30,7 +31,7 @@ from slurm_hadar.sharing.standby import Post
 from slurm_hadar.sharing.turns import Policy
 from slurm_hadar.tuning.study.source import module_of
 from slurm_hadar.tuning.trial.remote import Paused, RemoteTrial
-from slurm_hadar.tuning.trial.wire import VARIABLE, Line, Spec, TunerGone, line_to
+from slurm_hadar.tuning.trial.wire import SCRATCH, VARIABLE, Line, Spec, TunerGone, line_to
 
 __all__ = ["load_objective", "main", "run"]
 
@@ -50,6 +51,8 @@ def run(spec: Spec) -> None:
     """Be the process that ``spec`` describes, to its end."""
     rank = int(os.environ.get("SLURM_PROCID", "0")) if spec.rank is None else spec.rank
     step = step_id(os.environ)
+    scratch.remove_abandoned(SCRATCH)  # of tuners that were killed
+    scratch.join(Path(spec.meet).parent)
     pages = Path(f"{spec.meet}-{rank}")  # the tuner removes it, too, if this process is killed
     pages.mkdir(mode=0o700)
     sys.path.append(str(Path.cwd()))  # behind all else: nothing there stands in the way of a module of Python's
@@ -97,7 +100,6 @@ def _reserve(spec: Spec, rank: int) -> Iterator[None]:
         yield
         return
     path = Path(spec.share)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
     rules = Rules(Policy.FAIR, memory_of(os.environ))
     reserve = Reserve(Post(path, rules, Limits(linger_s=None)), (signal.SIGTERM, signal.SIGINT))
     try:
