@@ -7,26 +7,27 @@ import random
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_hadar.errors import ConfigError, HadarError
+from slurm_hadar.errors import AllocationLost, ConfigError, HadarError
 from slurm_hadar.tuning.algorithms import brackets_of, promoted
 from slurm_hadar.tuning.allocation.allocator import Allocator
 from slurm_hadar.tuning.allocation.pool import GpuType, Limits
 from slurm_hadar.tuning.allocation.widths import water_level, within
 from slurm_hadar.tuning.executor.channel import Message
 from slurm_hadar.tuning.executor.estimate import Estimates
-from slurm_hadar.tuning.executor.executor import Executor
+from slurm_hadar.tuning.executor.executor import Executor, Stopped
+from slurm_hadar.tuning.executor.group import Group
 from slurm_hadar.tuning.executor.handler import MessageHandler
 from slurm_hadar.tuning.executor.launch import Ended, imports_of
 from slurm_hadar.tuning.executor.live import Live, Why
 from slurm_hadar.tuning.executor.meter import Meter
 from slurm_hadar.tuning.executor.runs import Runs
-from slurm_hadar.tuning.executor.site import sites_here
+from slurm_hadar.tuning.executor.site import Sites, sites_here
 from slurm_hadar.tuning.population import perturbed
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import Algorithm
@@ -303,6 +304,31 @@ def test_who_ends_with_the_last_straw_has_ended(monkeypatch: pytest.MonkeyPatch)
     finally:
         executor.close()
     assert heard == [0, 1]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_who_is_told_to_stop_stops_though_its_job_ends_with_it(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is cancelled tells tuner and trials alike, and is over for Slurm when the first trial has ended."""
+
+    def survey() -> Sites:
+        raise AllocationLost("job 7 is CANCELLED")
+
+    monkeypatch.setattr("slurm_hadar.tuning.executor.executor.TICK_S", 0.01)
+    launcher: Any = SimpleNamespace(files=list, ended=lambda: [Ended((0, 0), -15)])
+    book, group = SimpleNamespace(lay_down=list), SimpleNamespace(members=[], over=False, late=False, next_legs=list)
+    state: Any = SimpleNamespace(
+        book=book, record=SimpleNamespace(stop_requested=told), lives={0: Live(0)}, running=list, reached=None,
+        new_allocator=list, submit=list,
+    )  # fmt: skip
+    executor = Executor(state, launcher, survey=survey)
+    for part, step in (("_runs", "reconcile"), ("_runs", "enforce"), ("_runs", "clear"), ("_ends", "ended")):
+        monkeypatch.setattr(getattr(executor, part), step, lambda *_: None)
+    monkeypatch.setattr(executor, "_feed", lambda _: None)
+    try:
+        with pytest.raises(Stopped if told else AllocationLost):
+            executor._play(cast("Group", group))  # noqa: SLF001 - its loop
+    finally:
+        executor.close()
 
 
 @pytest.mark.parametrize("state", ["complete", "failed"])

@@ -89,10 +89,10 @@ class Executor:
                     break
                 self._hear()
                 self._tick(group)
+                if self.stop_asked or state.reached is not None:
+                    raise Stopped  # also where its GPUs are gone: a job that is cancelled tells the tuner, too
                 if self._lost is not None:
                     raise self._lost
-                if self.stop_asked or state.reached is not None:
-                    raise Stopped
         except BaseException as error:
             self.book.impatient = isinstance(error, HadarError)
             self.wind_down()
