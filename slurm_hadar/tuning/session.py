@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import re
+import resource
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import ConfigError, HadarError
+from slurm_hadar.listening import room_for
 from slurm_hadar.messages import restart_count
 from slurm_hadar.runtime.allocation.gpus import in_allocation
 from slurm_hadar.tuning.algorithms import search, take_up
@@ -71,6 +73,8 @@ class Options:
 #: In a job that was started anew the tuner of the run before may still be there, on a node that Slurm does not reach;
 #: and NFS holds the lock of a node that has died for up to 90 s.
 _PREDECESSOR_S = 180.0
+_FILES = 32  # that a tuner has open beside those for trials
+_FILES_EACH = 3  # two connections, and one that tells of its end
 _OPEN_TO_SAMPLERS = (Algorithm.SHA, Algorithm.HYPERBAND, Algorithm.ASHA)
 _DEFAULTS = {f.name: f.default for f in fields(Options)}
 
@@ -179,7 +183,8 @@ def run(
         sites = sites_here(wanted, os.environ)
         return sites if speeds is None else sites.with_speeds(speeds(sites))
 
-    sites = found(options.gpus)
+    sites, settings = found(options.gpus), _settings(options, imports)
+    _make_room(sites.count * (settings.packed if settings.hooked else 1))
     folder = folder_of(options.storage, options.study)
     record = Record(folder, say, _PREDECESSOR_S if restart_count(os.environ) else 0.0)
     launcher = _launcher(sites, imports)
@@ -188,7 +193,7 @@ def run(
         profiles = Profiles()
         family = f"{options.file}:{options.function}"
         profile = profiles.of(family)
-        state = State(book, sites, record, profile, _settings(options, imports), say)
+        state = State(book, sites, record, profile, settings, say)
         executor = Executor(state, launcher, look, _survey(options, found) if in_allocation(os.environ) else None)
         why = "done"
         record.event("began", gpus=sites.count)
@@ -212,6 +217,18 @@ def run(
     finally:
         launcher.close()
         record.close()
+
+
+def _make_room(processes: int) -> None:
+    """For the files that a tuner of so many processes at a time has open. Raises ConfigError where it may not."""
+    files = _FILES + _FILES_EACH * processes
+    room_for(files)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY != limit < files:
+        raise ConfigError(
+            f"{processes} trials at a time need {files} open files, and this tuner may have {limit}: raise the limit "
+            f"(ulimit -n {files}), or give it fewer --gpus"
+        )
 
 
 def _settings(options: Options, imports: set[str]) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -58,14 +59,20 @@ class Tuner:
             del self.environ[name]
         self.started: list[subprocess.Popen[str]] = []
         self.flags: list[str] = []  # of Python
+        self.limits: dict[int, tuple[int, int]] = {}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         command = [sys.executable, *self.flags, "-m", "slurm_hadar.cli.main", "tune", *words]
         process = subprocess.Popen(
-            command, cwd=self.folder, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+            command, cwd=self.folder, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=self._limit,
+        )  # fmt: skip
         self.started.append(process)
         return process
+
+    def _limit(self) -> None:
+        for what, limits in self.limits.items():
+            resource.setrlimit(what, limits)
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
         process = self.start(*words)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import random
 from fractions import Fraction
 from pathlib import Path
@@ -304,6 +306,23 @@ def test_who_ends_with_the_last_straw_has_ended(monkeypatch: pytest.MonkeyPatch)
     finally:
         executor.close()
     assert heard == [0, 1]
+
+
+def test_what_the_tuner_cannot_open_is_no_fault_of_the_objective() -> None:
+    def suggest(*_: Any) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    told: list[str] = []
+    live = Live(0)
+    live.process = (0, 0)
+    channel: Any = SimpleNamespace(
+        answer=lambda *_, **__: told.append("answer"), say_gone=lambda _: told.append("gone")
+    )
+    state: Any = SimpleNamespace(lives={0: live}, book=SimpleNamespace(suggest=suggest), settings=None)
+    asked = {"kind": "float", "name": "x", "arguments": {}}
+    with pytest.raises(HadarError, match="trial 0 cannot be answered: Too many open files"):
+        MessageHandler(state, channel).handle(Message(b"", True, "suggest", 0, 0, 0, asked))
+    assert told == ["gone"]
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -43,6 +44,18 @@ def test_what_a_killed_tuner_leaves_is_removed_by_the_next_one(tuner: Any, study
     second = tuner.start("resume", *RANDOM[2:])
     assert second.wait(DEADLINE_S) == 0
     assert not [left for pid in (first.pid, second.pid) for left in Path("/tmp").glob(f"*-tune-{pid}-*")]
+
+
+def test_a_tuner_that_may_not_open_enough_files_says_so(tuner: Any, study: Study) -> None:
+    """Else the study's storage, or an objective, would be said to be what fails."""
+    told, own = study(PLAIN.format(before="pass")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limits, code, words in (
+        ((64, 64), 1, "12 trials at a time need 68 open files, and this tuner may have 64: raise the limit"),
+        ((64, own[1]), 0, "trials: 3 complete"),
+    ):
+        tuner.limits = {resource.RLIMIT_NOFILE: limits}
+        ended, out, said = tuner("run", told, "--trials", "3", *RANDOM[:-1], "12")
+        assert ended == code and words in out + said
 
 
 def nobody_has(lock: Any) -> bool:

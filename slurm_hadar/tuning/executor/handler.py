@@ -22,7 +22,7 @@ class MessageHandler:
         self.warm = False  # what is started only once is there
 
     def handle(self, message: Message) -> None:
-        """Answer it, if it asks. Raises StoreError where the study cannot be written."""
+        """Answer it, if it asks. Raises HadarError where that cannot be done, as where the study cannot be written."""
         live = self._state.lives.get(message.trial)
         if live is None or live.process != (message.trial, message.run):
             if message.asks:
@@ -36,6 +36,9 @@ class MessageHandler:
         except HadarError:
             self._channel.say_gone(message)  # so that it saves: the run is over
             raise
+        except OSError as error:  # none of the objective's, which is to ask the next tuner
+            self._channel.say_gone(message)
+            raise HadarError(f"trial {live.number} cannot be answered: {error.strerror or error}") from error
         except Exception as error:  # Optuna's words for what the objective asks
             self._channel.answer(message, error=str(error))
 
