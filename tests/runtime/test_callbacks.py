@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,10 @@ import pytest
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+from slurm_hadar import __version__  # noqa: E402
 from slurm_hadar.errors import CheckpointError  # noqa: E402
 from slurm_hadar.runtime.callbacks.course import Course, Options  # noqa: E402
+from slurm_hadar.runtime.callbacks.shard import Place  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = str(Path(__file__).with_name("callback_runs.py"))
@@ -304,7 +307,7 @@ def test_outside_slurm_it_is_an_ordinary_callback(
 
 
 def course(directory: Path, **more: Any) -> Course:
-    return Course(Options(directory=directory, **more), "library")
+    return Course(Options(directory=directory, **more), "library", Place)
 
 
 def put(text: str) -> Callable[[Path], None]:
@@ -323,6 +326,34 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "gen-0-step-8" / "library" / "file").write_text("eighT")
     assert course(tmp_path).find() == tmp_path / "gen-0-step-4" / "library"
     assert "gen-0-step-8 is passed over: file is damaged" in capsys.readouterr().err
+
+
+def test_what_a_later_version_has_saved_is_read_or_said_not_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A place in the data with more in it than this version knows would be another place."""
+
+    @dataclass(frozen=True)
+    class Later(Place):
+        more: int = 0
+
+    def keep(run: Course, step: int, place: Place) -> None:
+        run.save(step, lambda folder: run.keep_place(folder, place))
+
+    first = course(tmp_path)
+    first.find()
+    keep(first, 4, Place(epoch=1, used=4))
+    keep(first, 8, Later(epoch=2, used=0))
+    manifest = tmp_path / "gen-0-step-8" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    assert content["version"] == __version__
+    manifest.write_text(json.dumps({**content, "version": "99.0"}))
+    second = course(tmp_path)
+    folder = second.find()
+    assert folder == tmp_path / "gen-0-step-4" / "library"
+    assert second.place_in(folder) == Place(epoch=1, used=4)
+    told = f"saved by slurm_hadar 99.0, and {__version__} does not know all of its place in the data (more)"
+    assert f"gen-0-step-8 is passed over: it was {told}" in capsys.readouterr().err
 
 
 def test_another_number_of_workers_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,7 +401,7 @@ def test_checkpoints_of_another_kind_are_refused(tmp_path: Path) -> None:
     run = course(tmp_path)
     run.find()
     run.save(4, put("four"))
-    other = Course(Options(directory=tmp_path), "other")
+    other = Course(Options(directory=tmp_path), "other", Place)
     with pytest.raises(
         CheckpointError, match="was not saved by this callback; remove it, or give the callback a name="
     ):

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from slurm_hadar import messages
+from slurm_hadar import __version__, messages
 from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import emulation
@@ -52,6 +52,7 @@ class Course:
     ----------
     options: the user's.
     library: the folder in a checkpoint that holds what the library wrote; tells its checkpoints from others'.
+    place: a dataclass that says where a worker was, kept by :meth:`keep_place`.
     saves: False reports progress only.
     theirs: tells a handler of SIGTERM that is the library's own. From :meth:`begin` to :meth:`leave` a SIGTERM saves
         and then ends the process; a handler of the training's own stays.
@@ -60,13 +61,18 @@ class Course:
     """
 
     def __init__(
-        self, options: Options, library: str, saves: bool = True, theirs: Callable[[Any], bool] = lambda _handler: False
+        self,
+        options: Options,
+        library: str,
+        place: type[Any],
+        saves: bool = True,
+        theirs: Callable[[Any], bool] = lambda _handler: False,
     ) -> None:
         if fork_place(os.environ, messages.restart_count(os.environ)) is not None:
             raise CheckpointError("a copy of a forked job (fork= in its comment) trains by slurm_hadar.train only")
         self.gang = Gang()
         self.saved_step: int | None = None
-        self._options, self._library = options, library
+        self._options, self._library, self._place = options, library, place
         self._store = store_here(options.directory, options.name, options.keep) if saves else None
         self._link = Link(self.gang, resumable=self._store is not None)
         self._pace = emulation.pace_here(self.gang.world, *workload_here(options.model_name, options.batch))
@@ -95,7 +101,7 @@ class Course:
         if self.gang.leads:
             try:
                 self._store.claim()
-                found, world = self._store.newest(self._world_of) or (None, None)
+                found, world = self._store.newest(self._look_at) or (None, None)
                 if found is not None and not self._store.sealed and not files.unsafe_allowed():
                     own.check_tree(found.path, unchanged=True)  # libraries do not load all that they save safely
                 if found is not None and not (found.path / self._library).is_dir():
@@ -119,9 +125,27 @@ class Course:
         folder: Path = found.path / self._library
         return folder
 
-    def _world_of(self, checkpoint: Checkpoint) -> int:
+    def _look_at(self, checkpoint: Checkpoint) -> int:
+        """How many workers have saved it. Raises CheckpointError where a later version did, and says more than this
+        one knows of where they were."""
         assert self._store is not None
-        return int(self._store.manifest(checkpoint)["world"])
+        manifest, states = self._store.manifest(checkpoint), _place_of(checkpoint.path / self._library, 0)
+        known = {field.name for field in fields(self._place)}
+        if states.exists() and (more := sorted(files.load(states).keys() - known)):
+            raise CheckpointError(
+                f"it was saved by slurm_hadar {manifest.get('version', '?')}, and {__version__} does not know all of "
+                f"its place in the data ({', '.join(more)})"
+            )
+        return int(manifest["world"])
+
+    def keep_place(self, folder: Path, place: Any) -> None:
+        """Where this worker is, into what the library writes."""
+        files.write_object(_place_of(folder, self.gang.rank), asdict(place))
+
+    def place_in(self, folder: Path) -> Any:
+        """Where this worker was; None where nobody knows, as of one more than those that saved."""
+        states = _place_of(folder, self.gang.rank)
+        return self._place(**files.load(states)) if states.exists() else None
 
     def begin(self, step: int, total_steps: int) -> None:
         """The library has loaded what :meth:`find` gave it, and begins at ``step``; ``total_steps`` -1: unknown."""
@@ -249,6 +273,10 @@ def freeze(module: Any, names: list[str]) -> None:
     for name, parameter in module.named_parameters():
         if parameter.requires_grad == (name in frozen):
             parameter.requires_grad_(name not in frozen)
+
+
+def _place_of(folder: Path, rank: int) -> Path:
+    return folder / f"random-{rank}.pt"
 
 
 class CourseCallback:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +71,7 @@ class _Hooks(CourseCallback):
         _check(trainer)
         searching = trial is not None or getattr(trainer, "hp_search_backend", None) is not None
         self._due, self._epoch_over = None, False
-        self._course = Course(self._options, FOLDER, saves=not searching)
+        self._course = Course(self._options, FOLDER, Place, saves=not searching)
         folder = self._course.find()
         self._others = Others(ADVICE) if self._course.saves and self._course.gang.leads else None
         original = trainer._maybe_log_save_evaluate
@@ -110,9 +109,7 @@ class _Hooks(CourseCallback):
 
     def _place_in(self, folder: Path | None) -> Place | None:
         assert self._course is not None
-        if folder is None or not (states := folder / f"random-{self._course.gang.rank}.pt").exists():
-            return None
-        return Place(**files.load(states))
+        return None if folder is None else self._course.place_in(folder)
 
     def _between_steps(self, trainer: Any) -> None:
         """Save what is due, and the end. Where an epoch ends with the step, only when the epoch's end is done, too."""
@@ -133,7 +130,7 @@ class _Hooks(CourseCallback):
         assert self._course is not None
         place = self._placed.place(self._epoch_over) if self._placed is not None and not finished else None
         if place is not None:
-            files.write_object(folder / f"random-{self._course.gang.rank}.pt", asdict(place))
+            self._course.keep_place(folder, place)
         if self._course.gang.leads:
             files.write_object(folder / FROZEN, frozen_in(trainer.model))
         _write(trainer, folder, finished)

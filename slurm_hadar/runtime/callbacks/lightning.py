@@ -15,7 +15,7 @@ import math
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +74,9 @@ class _Hooks(CourseCallback):
             return
         signals = getattr(trainer, "_signal_connector", None)
         self._course = Course(
-            self._options, FOLDER, saves=not trainer.fast_dev_run, theirs=lambda handler: _only_of(signals, handler)
-        )
+            self._options, FOLDER, Position, saves=not trainer.fast_dev_run,
+            theirs=lambda handler: _only_of(signals, handler),
+        )  # fmt: skip
         folder = self._course.find()
         if folder is not None:
             self._have_loaded(trainer, folder)
@@ -87,9 +88,8 @@ class _Hooks(CourseCallback):
 
     def _have_loaded(self, trainer: Any, folder: Path) -> None:
         assert self._course is not None
-        states = folder / f"random-{self._course.gang.rank}.pt"
-        if states.exists():  # a gang may have more workers than the one that saved
-            self._start = Position(**files.load(states))
+        self._start = self._course.place_in(folder)
+        if self._start is not None:
             self._validated, self._after = self._start.validated, self._start.after
             self._at_end = self._start.now or self._start.epoch
             if self._validated:
@@ -227,7 +227,7 @@ class _Hooks(CourseCallback):
     def _write(self, trainer: Any, folder: Path, place: Position) -> None:
         """This worker's part of a checkpoint: Lightning's own, and the place in the data."""
         assert self._course is not None
-        files.write_object(folder / f"random-{self._course.gang.rank}.pt", asdict(place))
+        self._course.keep_place(folder, place)
         content = trainer._checkpoint_connector.dump_checkpoint(False)
         for key in HYPER_PARAMETERS & content.keys():  # any objects at all, which resuming does not need
             if not files.loadable(content[key]):

@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from slurm_hadar import __version__
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
@@ -403,6 +404,7 @@ class Draft:
         store = self._store
         content = {
             "format": FORMAT,
+            "version": __version__,
             "job": store.job,
             "generation": store.generation,
             "step": self._step,
