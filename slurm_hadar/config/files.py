@@ -46,8 +46,10 @@ def changed(config: Config, settings: Mapping[str, Any]) -> Config:
 
 
 def given(config: Config) -> dict[str, Any]:
-    """What was set on the command line, by ``section.key``, with values as JSON has them."""
-    return {key: value for key, value in config.flat().items() if config.origin(key) == COMMAND_LINE}
+    """What was set on the command line or in a file that was named there (or by ``$HADAR_CONFIG``), which other
+    commands do not read by themselves; by ``section.key``, with values as JSON has them."""
+    own = {key for key, origin in config.origins.items() if SYSTEM_DIR not in Path(origin).parents}
+    return {key: value for key, value in config.flat().items() if key in own}
 
 
 def with_given(config: Config, settings: Mapping[str, Any]) -> Config:

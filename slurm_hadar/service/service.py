@@ -92,8 +92,7 @@ class Service(LoopCallbacks):
             )
         for note in assembly.notes:
             log.warning("%s", note)
-        with assembly.parts.best_effort():
-            assembly.parts.journal.save_given(given(config))
+        self._note_given()
         self._audit.write([{"event": "start", **self._who(), "once": self._once, "config": self._settings()}])
 
     def __enter__(self) -> Service:
@@ -213,6 +212,7 @@ class Service(LoopCallbacks):
         else:
             good = True
             self._take(found.config)
+            self._note_given()
             self._assembly.controller.reconfigure(found.config, policy)
             self._reload_fault = f"needs a restart: {', '.join(found.waiting)}" if found.waiting else ""
             log.info("%s", found.words(), extra={"event": "config"})
@@ -227,6 +227,10 @@ class Service(LoopCallbacks):
             self._formatter = logs.configure(config.log, self._quiet)
         self._config = config
         self._hooks.settings, self._audit.settings = config.hooks, config.audit
+
+    def _note_given(self) -> None:
+        with self._assembly.parts.best_effort():
+            self._assembly.parts.journal.save_given(given(self._config))
 
     def _status(self) -> str:
         faults = (self._reload_fault, self._assembly.parts.best_effort.fault, self._audit.fault)

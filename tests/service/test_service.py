@@ -281,3 +281,20 @@ def test_who_looks_looks_as_the_controller_was_told(site: Any) -> None:
     site.service("guard.min_run_s=9").__exit__(None, None, None)
     assert as_given(asker).guard.min_run_s == 9.0
     assert as_given(load(site.file, [f"controller.state_dir={site.folder}"])).guard.min_run_s == 300.0
+
+
+def test_who_looks_looks_by_the_file_that_the_controller_was_told_of(site: Any, tmp_path: Path) -> None:
+    """Also once it has read that file again."""
+    own = tmp_path / "own.toml"
+    own.write_text("")
+    asker = load(own, [f"controller.state_dir={site.state}"])
+    site.file.write_text("[guard]\nmax_stretch = 20.0\n")
+    with site.service() as service:
+        assert as_given(asker).guard.max_stretch == 20.0
+        assert (
+            as_given(load(own, [f"controller.state_dir={site.state}", "guard.max_stretch=7"])).guard.max_stretch == 7.0
+        )
+        site.file.write_text("[guard]\nmax_stretch = 30.0\n")
+        service.reload_soon()
+        service.idle()
+        assert as_given(asker).guard.max_stretch == 30.0

@@ -30,7 +30,8 @@ __all__ = ["as_given", "peek"]
 
 
 def as_given(config: Config) -> Config:
-    """The configuration with what the controller was told on its command line, where that can be known."""
+    """The configuration as the controller has it, where it was told of it on its command line, and where that can be
+    known."""
     try:
         with ReadOnlyJournal(chosen_state_dir(config) / JOURNAL) as journal:
             return with_given(config, memory_of(journal, GIVEN))

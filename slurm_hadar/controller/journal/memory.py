@@ -11,7 +11,7 @@ from slurm_hadar.controller.journal.salvage import row_object
 
 __all__ = ["GIVEN", "memory_of", "owner_of"]
 
-#: The owner of what the controller was told on its command line; :func:`owner_of` gives no such name.
+#: The owner of what the controller alone was told, as on its command line; :func:`owner_of` gives no such name.
 GIVEN = "given"
 
 

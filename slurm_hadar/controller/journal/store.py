@@ -278,7 +278,7 @@ class Journal(Reader):
             db.execute("INSERT INTO memory VALUES (?, ?)", (owner, text))
 
     def save_given(self, settings: Mapping[str, Any]) -> None:
-        """Keep what the controller was told on its command line, for those who look at things as it does."""
+        """Keep what the controller alone was told, for those who look at things as it does."""
         with self.transaction() as db:
             db.execute("INSERT OR REPLACE INTO memory VALUES (?, ?)", (GIVEN, json.dumps(dict(settings))))
 
