@@ -43,6 +43,19 @@ def test_why_a_running_job_keeps_its_gpus() -> None:
     assert not any("stays put" in line for line in _explanation("7", None, None, None, None, {"state": "running"}))
 
 
+def test_why_a_running_job_keeps_its_type() -> None:
+    """GPU types for the same reason are told of together."""
+    slurm = {
+        "state": "running",
+        "keeps_type": {"v100": "too doubtful", "a100": "not in its types=", "p100": "too doubtful"},
+    }
+    told = [line for line in _explanation("7", None, None, None, None, slurm) if "keeps type" in line]
+    assert told == [
+        "  keeps type   not moved to p100 or v100: too doubtful",
+        "  keeps type   not moved to a100: not in its types=",
+    ]
+
+
 def test_what_happened_once_is_told_in_the_singular() -> None:
     """And a decision without a reason ends with its kind."""
     last = {"round": 3, "time": 0.0, "kind": "start", "why": ""}

@@ -97,7 +97,10 @@ def _ask_slurm(config: Config, job_id: str) -> tuple[Answer | None, dict[str, An
     if job is None:
         return None, {}
     stays = job.unmovable if job.running and not job.pinned else None
-    return expected, {"state": str(job.state), "reason": job.reason, "pinned": job.pinned, "stays": stays}
+    keeps = dict(job.ruled_out) if job.running and job.steerable and job.movable else {}
+    return expected, {
+        "state": str(job.state), "reason": job.reason, "pinned": job.pinned, "stays": stays, "keeps_type": keeps,
+    }  # fmt: skip
 
 
 def _fork(journal: Reader, job_id: str) -> dict[str, Any] | None:
@@ -153,6 +156,7 @@ def _explanation(
         lines.append(f"  Slurm says   {slurm['reason'] or 'nothing'}; squeue --start -j {job_id} has its own estimate")
     if slurm.get("stays"):
         lines.append(f"  stays put    {slurm['stays']}")
+    lines += _kept_type(slurm.get("keeps_type", {}))
     if "away" in slurm:
         lines.append(f"  expected     nothing can be said now: {slurm['away']}")
     if expected is not None:
@@ -163,6 +167,13 @@ def _explanation(
         what = f"{last['kind']} {last['why']}".rstrip()
         lines.append(f"  last decision in round {last['round']} at {clock(last['time'])}: {what}")
     return lines
+
+
+def _kept_type(ruled_out: dict[str, str]) -> Iterator[str]:
+    """Why a running job that may be moved is not moved to GPU types."""
+    for why in dict.fromkeys(ruled_out.values()):
+        types = sorted(gpu_type for gpu_type, its in ruled_out.items() if its == why)
+        yield f"  keeps type   not moved to {' or '.join(types)}: {why}"
 
 
 def _state(

@@ -31,6 +31,7 @@ __all__ = ["JobViews", "unreadable_job"]
 _NOT_SCALED: Mapping[int, Mapping[str, Speed]] = {}  # these two are one for all jobs, of which there are many
 _NO_TYPES: frozenset[str] = frozenset()
 _MEASURED_WITHIN_S = 120.0  # a first step may be long in coming; who tells no speed by then is judged without
+_DOUBTFUL = f"at most {DATA_SHEETS_WITHIN:g} times as fast by the data sheets, and nothing else is known of its speed"
 _TELLS_WITHIN_S = 15.0  # of its first steps; what saves after each of them is never measured
 
 
@@ -257,12 +258,15 @@ def _by_what_is_known(job: Job, wants_more: bool) -> Job:
     speeds = job.speeds_at(job.placement.workers)
     if not job.running or job.pinned or not held or all(t in speeds and speeds[t].error is not None for t in held):
         return job
-    types = frozenset(held)
-    if wants_more or not job.serves:
-        here = max((speeds[t].steps_per_s for t in held if t in speeds), default=math.inf)
-        least = here if wants_more else here * DATA_SHEETS_WITHIN
-        types |= {t for t, speed in speeds.items() if speed.steps_per_s > least and job.form.admits_type(t)}
-    return replace(job, form=shared_form(replace(job.form, types=types)))
+    here = max((speeds[t].steps_per_s for t in held if t in speeds), default=math.inf)
+    faster = {t: s.steps_per_s for t, s in speeds.items() if s.steps_per_s > here and job.form.admits_type(t)}
+    if job.serves:
+        others, doubtful = faster.keys() if wants_more else set[str](), set[str]()
+    else:
+        others = {t for t, rate in faster.items() if rate > here * DATA_SHEETS_WITHIN}
+        doubtful = faster.keys() - others - held.keys()
+    form = shared_form(replace(job.form, types=frozenset(held) | others))
+    return replace(job, form=form, ruled_out={**dict.fromkeys(sorted(doubtful), _DOUBTFUL), **job.ruled_out})
 
 
 @functools.lru_cache(maxsize=1024)

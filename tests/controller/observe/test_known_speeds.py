@@ -14,6 +14,7 @@ from slurm_hadar.model import Form, Job, JobState, Placement, Plan, Snapshot, Sp
 from tests.controller.scripted import Scripted, report
 
 UNKNOWN = "hadar:steps=20000,ckpt=yes"
+DOUBTFUL = "at most 2.3 times as fast by the data sheets, and nothing else is known of its speed"
 
 
 def test_an_array_task_teaches_its_siblings_in_the_same_round(bench: Callable[..., Any]) -> None:
@@ -52,16 +53,16 @@ def test_who_tells_no_speed_is_judged_without_in_the_end(bench: Callable[..., An
 
 
 @pytest.mark.parametrize(
-    ("node", "comment", "types"),
+    ("node", "comment", "types", "ruled_out"),
     [
-        ("p100-1", UNKNOWN, {"p100"}),
-        ("k80-1", UNKNOWN, {"k80", "p100", "v100"}),
-        ("k80-1", f"{UNKNOWN},types=k80+p100", {"k80", "p100"}),
-        ("p100-1", f"{UNKNOWN},model=resnet18", None),
+        ("p100-1", UNKNOWN, {"p100"}, {"v100": DOUBTFUL}),
+        ("k80-1", UNKNOWN, {"k80", "p100", "v100"}, {}),
+        ("k80-1", f"{UNKNOWN},types=k80+p100", {"k80", "p100"}, {"v100": "not in its types="}),
+        ("p100-1", f"{UNKNOWN},model=resnet18", None, {}),
     ],
 )
 def test_data_sheets_alone_move_nobody_for_a_doubtful_gain(
-    bench: Callable[..., Any], node: str, comment: str, types: set[str] | None
+    bench: Callable[..., Any], node: str, comment: str, types: set[str] | None, ruled_out: dict[str, str]
 ) -> None:
     """A silent job of which nothing is known may be stopped for others, and go to GPU types that are faster by far."""
     b = bench({"v100-1": ("v100", 2), "p100-1": ("p100", 2), "k80-1": ("k80", 2)})
@@ -71,6 +72,7 @@ def test_data_sheets_alone_move_nobody_for_a_doubtful_gain(
     seen = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job[job]
 
     assert seen.form.types == types and seen.movable
+    assert seen.ruled_out == ruled_out
 
 
 @pytest.mark.parametrize(("node", "moves"), [("k80-1", 1), ("p100-1", 0)])
