@@ -227,6 +227,7 @@ class ChannelInfo:
 
     @property
     def listens(self) -> bool:
+        """Whether there is a channel at all."""
         return bool(self.address)
 
     def to_json(self) -> str:

@@ -47,7 +47,8 @@ class Seen(Protocol):
     @property
     def read_s(self) -> float: ...
 
-    def with_snapshot(self, snapshot: Snapshot) -> Self: ...
+    def with_snapshot(self, snapshot: Snapshot) -> Self:
+        """The same look, with another snapshot for the policy."""
 
 
 @dataclass

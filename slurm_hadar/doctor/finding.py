@@ -42,18 +42,22 @@ class Answer(NamedTuple):
 
 
 def ok(found: str) -> Answer:
+    """For what is as it should be."""
     return Answer(Verdict.OK, found)
 
 
 def note(found: str, fix: str = "") -> Answer:
+    """For what is worth knowing; ``fix``: what changes it."""
     return Answer(Verdict.NOTE, found, fix)
 
 
 def warning(found: str, fix: str) -> Answer:
+    """For what costs something, with what changes it."""
     return Answer(Verdict.WARNING, found, fix)
 
 
 def problem(found: str, fix: str) -> Answer:
+    """For what keeps the controller from its work, with what changes it."""
     return Answer(Verdict.PROBLEM, found, fix)
 
 

@@ -56,6 +56,7 @@ class Placement:
 
     @property
     def nodes(self) -> tuple[str, ...]:
+        """The names of its nodes."""
         return tuple(node for node, _ in self.shares)
 
     @property
@@ -73,6 +74,7 @@ class Placement:
         return total
 
     def as_dict(self) -> dict[str, dict[str, int]]:
+        """``{node: {gpu type: count}}``, as JSON has it; :meth:`of` reads it back."""
         return {node: dict(counts) for node, counts in self.shares}
 
     def items(self) -> Iterable[tuple[str, str, int]]:
@@ -111,6 +113,7 @@ class Speed:
 
     @property
     def basis(self) -> Basis:
+        """What the speed rests on."""
         if self.error is None:
             return Basis.UNKNOWN
         return Basis.MEASURED if self.measured else Basis.ESTIMATED

@@ -302,6 +302,7 @@ class Job:
 
     @property
     def running(self) -> bool:
+        """Whether it runs now: neither suspended nor about to end."""
         return self.state is JobState.RUNNING
 
     @property

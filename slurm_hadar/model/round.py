@@ -60,10 +60,12 @@ class Snapshot:
 
     @functools.cached_property
     def node(self) -> dict[str, Node]:
+        """The nodes by name."""
         return {n.name: n for n in self.nodes}
 
     @functools.cached_property
     def job(self) -> dict[str, Job]:
+        """The jobs by id."""
         return {j.job_id: j for j in self.jobs}
 
     @functools.cached_property
@@ -80,6 +82,7 @@ class Snapshot:
 
     @functools.cached_property
     def node_names(self) -> frozenset[str]:
+        """The names of all nodes."""
         return frozenset(n.name for n in self.nodes)
 
     @functools.cached_property
@@ -98,6 +101,7 @@ class Snapshot:
         return {n.name: free for n in self.nodes if (free := n.steerable_gpus)}
 
     def with_jobs(self, jobs: Iterable[Job]) -> Snapshot:
+        """The same moment with these jobs instead."""
         return replace(self, jobs=tuple(jobs))
 
     def without(self, reasons: Mapping[str, str]) -> Snapshot:

@@ -77,18 +77,22 @@ def page(title: str, lead: str, body: Iterable[str], made: str) -> str:
 
 
 def section(title: str, *parts: str) -> str:
+    """A heading, plain text, with ``parts`` of HTML below it."""
     return f"<h2>{_text(title)}</h2>\n" + "\n".join(parts)
 
 
 def paragraph(text: str, dim: bool = False) -> str:
+    """A paragraph of plain text."""
     return f'<p class="dim">{_text(text)}</p>' if dim else f"<p>{_text(text)}</p>"
 
 
 def listing(lines: Iterable[str]) -> str:
+    """A list of plain lines."""
     return "<ul>" + "".join(f"<li>{_text(line)}</li>" for line in lines) + "</ul>"
 
 
 def code(text: str) -> str:
+    """Plain text as it is, in a fixed width."""
     return f"<pre>{_text(text)}</pre>"
 
 

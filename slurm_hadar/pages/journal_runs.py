@@ -25,14 +25,17 @@ class Window:
 
     @property
     def since(self) -> float:
+        """Epoch second of the first look."""
         return self.looks[0]
 
     @property
     def until(self) -> float:
+        """Epoch second of the last look."""
         return self.looks[-1]
 
     @property
     def length_s(self) -> float:
+        """Seconds between the two."""
         return self.until - self.since
 
     def over(self, began: float, seen_gone: float) -> float:

@@ -56,6 +56,7 @@ class Look:
 
     @classmethod
     def of(cls, dark: bool) -> Look:
+        """The dark one, or the light one."""
         if dark:
             series = ("#56b4e9", "#e69f00", "#2fc6a0", "#e493c0", "#ff8a4d", "#f0e442", "#9fb4ff")
             return cls("#15191f", "#d9dee5", "#3a424d", series, "#7d8794")
@@ -63,6 +64,7 @@ class Look:
         return cls("#ffffff", "#1d232b", "#d5dae1", series, "#8a929c")
 
     def colour(self, index: int) -> str:
+        """That of a series by its number; after the last one they begin again."""
         return self.series[index % len(self.series)]
 
 

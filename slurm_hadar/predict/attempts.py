@@ -32,6 +32,7 @@ class Attempt:
 
     @property
     def stored(self) -> bool:
+        """Whether it has stored a version."""
         return bool(self.version)
 
 

@@ -46,6 +46,7 @@ class Online:
 
     @property
     def name(self) -> str:
+        """That of the predictor."""
         return self.predictor.name
 
     def learn(self, jobs: Sequence[HistoryJob], now: float) -> list[HistoryJob]:

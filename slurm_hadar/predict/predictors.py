@@ -56,7 +56,8 @@ class Predictor(Protocol):
 
     name: str
 
-    def predict(self, job: Submission, past: Past, /) -> Prediction | None: ...
+    def predict(self, job: Submission, past: Past, /) -> Prediction | None:
+        """What is expected of ``job``, by jobs that have ended."""
 
 
 def _sure(steps: float, runs: int, source: str, outlives: float = OUTLIVES) -> Prediction:

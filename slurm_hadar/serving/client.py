@@ -138,6 +138,7 @@ class ServingClient:
         return InferAnswer(outputs_of(told, data), told.get("parameters", {}))
 
     def metadata(self, model: str) -> dict[str, Any]:
+        """What the server tells of a model: its inputs and outputs. Raises ServingError."""
         found: dict[str, Any] = self._told(f"/v2/models/{quote(model, safe='')}")
         return found
 

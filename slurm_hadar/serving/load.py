@@ -34,6 +34,7 @@ class Sent:
 
     @property
     def on_time(self) -> bool:
+        """Whether it was answered with success, within its deadline."""
         return self.status == 200 and self.latency_s <= self.intended.deadline_s
 
 

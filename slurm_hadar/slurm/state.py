@@ -38,6 +38,7 @@ class GpuRequest:
 
     @property
     def typed(self) -> bool:
+        """Whether it names GPU types."""
         return any(name for name, _ in self.types)
 
 

@@ -130,6 +130,7 @@ class FakeSlurm(Backend):
         )
 
     def end(self, job_id: str) -> None:
+        """Let a running job end well."""
         self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.DONE, state_text="COMPLETED", nodes=())
 
     def fail(self, job_id: str, after_s: float = 0.0) -> None:
@@ -152,9 +153,11 @@ class FakeSlurm(Backend):
         self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.SUSPENDED, state_text="SUSPENDED")
 
     def resume(self, job_id: str) -> None:
+        """Let a suspended job go on."""
         self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.RUNNING, state_text="RUNNING")
 
     def used(self, node: str) -> int:
+        """GPUs of a node that jobs have, in whole or in part."""
         if any(j.exclusive for j in self._on(node)):
             return sum(count for _, count in self.nodes[node].gpus)
         whole = sum(j.gpus[0].count for j in self._on(node) if j.gpus)
@@ -182,6 +185,7 @@ class FakeSlurm(Backend):
         return next((n for n, left in enumerate(self._free(node)) if left >= shards), None)
 
     def cpus_used(self, node: str) -> int:
+        """CPUs of a node that jobs have."""
         return sum(self._cpus(j, node) for j in self._on(node))
 
     def _on(self, node: str) -> list[SlurmJob]:
@@ -382,6 +386,7 @@ class FakeSlurm(Backend):
         return free >= each >= 0 and node.cpus - self.cpus_used(name) >= self._cpus(job, name)
 
     def drain(self, names: Iterable[str]) -> None:
+        """Let nodes take no more jobs."""
         for name in names:
             self.nodes[name] = replace(self.nodes[name], available=False, state="drained", reason="test")
 

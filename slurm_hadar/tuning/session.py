@@ -63,10 +63,12 @@ class Options:
 
     @property
     def file(self) -> Path:
+        """That of the objective."""
         return Path(self.objective.rpartition(":")[0])
 
     @property
     def function(self) -> str:
+        """The name of the objective in its file."""
         return self.objective.rpartition(":")[2]
 
 

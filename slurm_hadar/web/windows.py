@@ -24,6 +24,7 @@ class Window:
 
     @property
     def length_s(self) -> float:
+        """Seconds from its beginning to its end."""
         return self.until - self.since
 
 

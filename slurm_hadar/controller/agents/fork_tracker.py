@@ -84,6 +84,7 @@ class JobTracker:
         self._known = dict(known or {})
 
     def get(self, parent: str) -> ForkedJob | None:
+        """What is known of a forked job by its id, or None; the tracker's own, which goes on changing."""
         with self._lock:
             return self._parents.get(parent)
 

@@ -116,6 +116,7 @@ class TypeUse:
 
     @property
     def free(self) -> int:
+        """GPUs that could be given to a job."""
         return self.gpus - self.used - self.down
 
 

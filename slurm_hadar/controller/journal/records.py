@@ -231,6 +231,7 @@ class JobRecord:
         self.others_s += seconds * gpus * (1.0 - part)
 
     def ran_more(self, gpu_type: str, seconds: float) -> None:
+        """It ran for so many seconds more on GPUs of that type."""
         self.ran_s = {**self.ran_s, gpu_type: self.ran_s.get(gpu_type, 0.0) + seconds}
 
     def deferred(self, eligible: float | None) -> bool:

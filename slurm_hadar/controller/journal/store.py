@@ -149,6 +149,7 @@ class Journal(Reader):
     # What is remembered of jobs
 
     def save_jobs(self, records: Iterable[JobRecord]) -> None:
+        """Replace what is remembered of these jobs. Raises StoreError."""
         rows = ((r.job_id, r.ended, _text(r)) for r in records)  # one at a time: all of them would be large
         with self.transaction() as db:
             db.executemany("INSERT OR REPLACE INTO jobs (job_id, ended, record) VALUES (?, ?, ?)", rows)
@@ -181,6 +182,7 @@ class Journal(Reader):
             return int(cursor.lastrowid or 0)
 
     def update_round(self, number: int, record: RoundRecord) -> None:
+        """Replace what :meth:`add_round` wrote, by the round's number."""
         with self.transaction() as db:
             db.execute("UPDATE rounds SET record = ? WHERE round = ?", (json.dumps(asdict(record)), number))
 
@@ -212,6 +214,7 @@ class Journal(Reader):
             )
 
     def add_writes(self, number: int, now: float, writes: Iterable[WriteRecord]) -> None:
+        """Note what a round writes to Slurm, ``now`` in epoch seconds."""
         with self.transaction() as db:
             _insert_writes(db, number, now, writes)
 
@@ -226,6 +229,7 @@ class Journal(Reader):
             _insert_writes(db, number, now, writes)
 
     def add_events(self, number: int, now: float, events: Iterable[Event]) -> None:
+        """Note what has happened to jobs, as of a round, ``now`` in epoch seconds."""
         rows = [(number, now, e.job_id, e.kind, e.why) for e in events]
         if rows:
             with self.transaction() as db:

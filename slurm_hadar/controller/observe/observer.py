@@ -62,6 +62,7 @@ class Observation:
 
     @property
     def state(self) -> ClusterState:
+        """All that Slurm said."""
         return self.view.state
 
     @property
@@ -81,6 +82,7 @@ class Observation:
         return self.state.read_s
 
     def with_snapshot(self, snapshot: Snapshot) -> Observation:
+        """The same view, with another snapshot for the policy."""
         return replace(self, snapshot=snapshot)
 
 

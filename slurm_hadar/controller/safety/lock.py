@@ -123,6 +123,7 @@ class ScopeLock:
         return _claims(self._cluster, users, uids, mine)
 
     def release(self) -> None:
+        """Let others steer these users' jobs."""
         for one in self._sockets:
             one.close()
         self._file.close()

@@ -58,6 +58,7 @@ class VirtualMachine:
         return {"time": self.time, "left": left, "done": dict(sorted(self.done_at.items()))}
 
     def knows(self, job_id: str) -> bool:
+        """Whether the job is under way here, or done."""
         return job_id in self.left_s or job_id in self.done_at
 
     def forget(self, gone: Iterable[str]) -> None:

@@ -81,6 +81,7 @@ class Arena:
 
     @functools.cached_property
     def index(self) -> dict[tuple[str, str], int]:
+        """The number of each (node, GPU type)."""
         return {pair: slot for slot, pair in enumerate(self.slots)}
 
     @functools.cached_property
@@ -93,6 +94,7 @@ class Arena:
 
     @functools.cached_property
     def type_of(self) -> list[str]:
+        """The GPU type of each slot."""
         return [t for _, t in self.slots]
 
     @functools.cached_property

@@ -63,6 +63,7 @@ class Summed:
         return len(view)
 
     def tell(self) -> int:
+        """Bytes that were written so far."""
         return self._size
 
     def flush(self) -> None:
@@ -70,6 +71,7 @@ class Summed:
         file is closed, and Python 3.13 prints what that raises."""
 
     def fileno(self) -> int:
+        """The file's descriptor."""
         return self._file.fileno()
 
     def close(self) -> None:

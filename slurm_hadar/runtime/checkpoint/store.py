@@ -71,6 +71,7 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
+        """That of its directory, such as ``gen-0-step-100``."""
         return self.path.name
 
 

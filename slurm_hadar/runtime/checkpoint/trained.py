@@ -63,6 +63,7 @@ class Trained:
 
     @property
     def command(self) -> str:
+        """The script by its name alone, and its arguments, as a shell reads them."""
         return shlex.join([self.program, *self.words[1:]])
 
     @property
@@ -82,6 +83,7 @@ class Follows:
 
     @property
     def advice(self) -> str:
+        """How the trainings are kept apart, as the end of a sentence."""
         return f"give each training of {self.whole} a name: train(..., name='fold-2'), or name= of the callback"
 
 

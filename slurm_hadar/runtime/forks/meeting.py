@@ -282,6 +282,7 @@ class MeetingDirectory:
             raise _failed(offer.path, error) from error
 
     def offer_path(self, number: int, copy: int) -> Path:
+        """Where a copy puts its weights of the period after consolidation ``number``."""
         return self._period(number) / f"offer-{copy}.safetensors"
 
     def offers(self, commit: Commit) -> dict[int, Offer]:

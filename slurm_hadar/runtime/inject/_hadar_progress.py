@@ -48,6 +48,7 @@ class Page:
 
     @property
     def ready(self) -> bool:
+        """Whether its writer has filled it in."""
         return self.words[MAGIC] == MAGIC_VALUE
 
 

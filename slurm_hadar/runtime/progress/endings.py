@@ -127,6 +127,7 @@ class Ending:
 
     @classmethod
     def after_fork(cls) -> None:
+        """The parent takes signals again as before :meth:`before_fork`."""
         if cls._mask is not None:
             mask, cls._mask = cls._mask, None
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -310,6 +310,7 @@ class Known:
             self._add(inner, depth + 1)
 
     def without(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
+        """Those ``leaves``, by path, whose memory belongs to none of the known."""
         return {path: one for path, one in leaves.items() if _memory(one) not in self._memory}
 
 

@@ -63,6 +63,7 @@ class Gang:
 
     @property
     def leads(self) -> bool:
+        """Whether this is rank 0, which decides and writes for all."""
         return self.rank == 0
 
     def steps_until_look(self, every_s: float, per_step_s: float) -> int:

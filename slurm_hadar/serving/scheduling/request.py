@@ -49,6 +49,7 @@ class Worker:
     models: frozenset[str] = frozenset()
 
     def holds(self, model: str) -> bool:
+        """Whether it can run the model."""
         return not self.models or model in self.models
 
 

@@ -66,11 +66,13 @@ class ServingMetrics:
         counts[outcome] += 1
 
     def answered(self, model: str, application: str, seconds: float, in_time: bool) -> None:
+        """A request was answered, ``seconds`` after it came."""
         self.ended(model, application, Outcome.ON_TIME if in_time else Outcome.LATE)
         self._latency.labels(model, application).observe(seconds)
         self._latest.setdefault((model, application), deque(maxlen=_LATEST)).append(seconds)
 
     def batch(self, model: str, size: int) -> None:
+        """A batch had so many requests."""
         self._batch.labels(model).observe(size)
 
     def applications(self) -> list[dict[str, Any]]:

@@ -28,9 +28,11 @@ class TensorSpec:
     shape: tuple[int, ...]
 
     def metadata(self) -> dict[str, Any]:
+        """As the Open Inference Protocol has it."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
     def admits(self, shape: Sequence[int]) -> bool:
+        """Whether a tensor of this shape is one of these."""
         return len(shape) == len(self.shape) and all(w in (-1, g) for w, g in zip(self.shape, shape, strict=True))
 
 

@@ -37,6 +37,7 @@ class Entry(NamedTuple):
 
     @property
     def demand(self) -> Demand:
+        """Its memory."""
         return Demand(self.persistent_bytes, self.ephemeral_bytes)
 
 

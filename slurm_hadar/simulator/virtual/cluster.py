@@ -93,6 +93,7 @@ class Observation:
     read_s: float = 0.0
 
     def with_snapshot(self, snapshot: Snapshot) -> Observation:
+        """The same look, with another snapshot for the policy."""
         return replace(self, snapshot=snapshot)
 
 

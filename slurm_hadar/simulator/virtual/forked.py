@@ -85,10 +85,12 @@ class ForkedJob:
 
     @property
     def moves(self) -> int:
+        """Of all its copies."""
         return sum(c.moves for c in self.copies)
 
     @property
     def preemptions(self) -> int:
+        """Of all its copies."""
         return sum(c.preemptions for c in self.copies)
 
     @property

@@ -155,6 +155,7 @@ class VirtualJob:
 
     @property
     def arrival(self) -> float:
+        """Epoch second of its submission."""
         return self.template.arrival
 
     @property

@@ -78,6 +78,7 @@ class Live:
 
     @property
     def active(self) -> bool:
+        """Whether it has a GPU, or waits for one."""
         return self.stage in (Stage.WAITING, Stage.RUNNING)
 
     @property

@@ -45,10 +45,12 @@ class Sites:
 
     @property
     def count(self) -> int:
+        """GPUs in all."""
         return sum(len(site.gpus) for site in self.sites)
 
     @property
     def types(self) -> tuple[str, ...]:
+        """The GPU types, each once."""
         return tuple(dict.fromkeys(site.gpu_type for site in self.sites))
 
     def pool(self) -> tuple[GpuType, ...]:
@@ -59,6 +61,7 @@ class Sites:
         )
 
     def with_speeds(self, speeds: Mapping[str, float]) -> Sites:
+        """The same, with speeds by GPU type, of which the ratios count."""
         return replace(self, speeds=speeds)
 
 

@@ -24,6 +24,7 @@ class TuningResult:
     lower_bound_s: float
 
     def summary(self) -> dict[str, float | str]:
+        """The figures, as JSON has them."""
         return {"policy": str(self.policy), "makespan_s": self.makespan_s, "gpu_use": self.gpu_use,
                 "resizes": self.resizes, "lower_bound_s": self.lower_bound_s}  # fmt: skip
 

@@ -157,6 +157,7 @@ class Book:
         return known
 
     def note_run_options(self, options: dict[str, Any]) -> None:
+        """Keep what :meth:`run_options` shall give."""
         self._patiently(lambda: self.study.set_user_attr(RUN, options))
 
     def ask(self, attributes: dict[str, Any] | None = None, parameters: dict[str, Any] | None = None) -> int:
@@ -283,6 +284,7 @@ class Book:
         self._trials.pop(number, None)
 
     def trials(self) -> list[optuna.trial.FrozenTrial]:
+        """All trials of the study, in order of their numbers; not to be changed."""
         return self._patiently(lambda: self.study.get_trials(deepcopy=False))
 
     def better(self, one: float, other: float) -> bool:

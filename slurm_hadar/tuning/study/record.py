@@ -145,6 +145,7 @@ class Record:
 
     @property
     def stop_requested(self) -> bool:
+        """Whether ``hadar tune stop`` has asked for the end."""
         return (self.folder / STOP).exists()
 
     @contextlib.contextmanager

@@ -40,9 +40,11 @@ class RemoteTrial:
         return value
 
     def suggest_float(self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False) -> Any:
+        """As Optuna's."""
         return self._suggest("float", name, low=float(low), high=float(high), step=step, log=log)
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> Any:
+        """As Optuna's."""
         return self._suggest("int", name, low=int(low), high=int(high), step=int(step), log=log)
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
@@ -96,6 +98,7 @@ class RemoteTrial:
         return bool(answer == "prune")
 
     def set_user_attr(self, key: str, value: Any) -> None:
+        """As Optuna's; ``value`` is what JSON can hold."""
         if self._rank == 0:
             self._line.ask("attribute", key=str(key), value=value)
 

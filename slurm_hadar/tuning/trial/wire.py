@@ -55,6 +55,7 @@ class Spec:
     meet: str = ""
 
     def text(self) -> str:
+        """As :meth:`read` reads it."""
         return json.dumps(asdict(self))
 
     @classmethod

@@ -45,6 +45,7 @@ class JobRecords:
         self._lost: dict[str, float] = {}  # nodes that were out of use lately, and until when that counts
 
     def reconfigure(self, config: Config) -> None:
+        """Go by another configuration from the next round on."""
         self._config = config
 
     def clock_set(self, by_s: float) -> None:

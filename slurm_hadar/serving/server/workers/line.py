@@ -35,6 +35,7 @@ class WorkerLine:
     gpu: int | None = None
 
     def text(self) -> str:
+        """As :meth:`take` reads it."""
         return json.dumps(asdict(self))
 
     @classmethod
