@@ -222,6 +222,7 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("work_dirs", "unknown", {}, {}, {"work_dirs": Unknown("is a file server away?")}, (), "file server"),
     ("job_submit", "note", {"JobSubmitPlugins": ""}, {}, {}, (), "not installed"),
     ("job_submit", "note", {}, {}, {"job_submit": "-- the site's"}, (), "of its own"),
+    ("job_submit", "warning", {}, {}, {"job_submit": "-- the site's\n" + SCRIPT}, (), "functions of ours in it"),
     ("job_submit", "warning", {}, {}, {"job_submit": SCRIPT + "-- older"}, (), "not the text that comes with"),
     ("job_submit", "unknown", {}, {}, {"job_submit": Unknown("/etc/slurm/job_submit.lua: Permission denied")}, (),
      "Permission denied"),
