@@ -140,6 +140,8 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("preemption", "note", {"PreemptMode": "REQUEUE", "PreemptType": "preempt/qos"}, {}, {}, (), "without asking"),
     ("select", "problem", {"SelectType": "select/linear"}, {}, {}, (), "does not hand out single GPUs"),
     ("select", "unknown", {"SelectType": "select/cray_aries"}, {}, {}, (), "rests on another plug-in"),
+    ("select", "note", {"SelectTypeParameters": "CR_CORE_MEMORY", "DefMemPerNode": "UNLIMITED"}, {}, {}, (),
+     "takes all of its node's"),
     ("tasks", "note", {"TaskPlugin": "task/none"}, {}, {}, (), "nothing keeps"),
     ("tasks", "note", {"TaskPlugin": ""}, {}, {}, (), "TaskPlugin = (null): nothing keeps"),
     ("tasks", "note", {"ConstrainDevices": "no"}, {}, {}, (), "ConstrainDevices = no"),
