@@ -320,8 +320,8 @@ def _select(case: SlurmCase) -> Answer:
     defaults = settings.get("DefMemPerNode"), "DefMemPerGPU=" in settings.get("JobDefaults", "")
     if "MEMORY" in found.upper() and defaults == ("UNLIMITED", False):
         return note(
-            f"{found}, and no default for memory: where its partition has none either, a job without --mem takes all of "
-            "its node's, and nobody gets the other GPUs",
+            f"{found}, and no default for memory: where its partition has none either, a job without --mem takes all "
+            "of its node's, and nobody gets the other GPUs",
             "DefMemPerCPU=4000    # MiB",
         )
     return ok(found)
