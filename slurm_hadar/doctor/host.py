@@ -34,6 +34,7 @@ __all__ = ["Host", "inspect_host"]
 
 _MOST_DIRS = 50
 _DIRS_S = 10.0
+_LOADED = re.compile(r"""^\s*dofile\s*\(?\s*["']([^"']+)["']""", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Host:
     metrics_faults: why what ``[metrics]`` asks for cannot be had. hook_fault: why ``hooks.moved`` cannot be run.
     pyslurm: why pyslurm cannot be used; empty if it can. pyslurm_version: None if it is not installed.
     private: this is a private cluster, all on one machine.
-    job_submit: the site's job_submit.lua; own_script: ours. wrappers: the folder where ours is.
+    job_submit: the site's job_submit.lua, or what it loads of ours; own_script: ours. wrappers: the folder where that
+        is.
     work_dirs: {work directory of a steered job: whether it is seen from here}.
     """
 
@@ -287,9 +289,12 @@ def _job_submit(slurm: Survey | Unknown) -> str | Unknown:
         return Unknown("scontrol show config names no SLURM_CONF")
     path = Path(conf).with_name("job_submit.lua")
     try:
-        return path.read_text(errors="replace")
+        text = path.read_text(errors="replace")
+        loads = () if "hadar_parse" in text else _LOADED.finditer(text)
+        loaded = ((path.parent / call[1]).read_text(errors="replace") for call in loads)
+        return next((each for each in loaded if "hadar_parse" in each), text)
     except OSError as error:
-        return Unknown(f"{path}: {error.strerror}")
+        return Unknown(f"{error.filename}: {error.strerror}")
 
 
 def _wrappers() -> str:

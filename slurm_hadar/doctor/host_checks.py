@@ -17,6 +17,7 @@ __all__ = ["CHECKS", "SLURM_CHECKS"]
 
 _SHARED_FS = re.compile(r"nfs|lustre|gpfs|beegfs|cifs|smb|ceph|fuse\.|afs|9p|glusterfs|wekafs|panfs|orangefs")
 _LEASE = re.compile(r"^LEASE_S\s*=\s*(\d+(?:\.\d+)?).*$", re.MULTILINE)
+_BESIDE = "dofile it in the site's script: docs/admin.md#beside-a-job-submit-lua-of-your-own"
 _LEASES = re.compile(r"^(?:TYPES_)?LEASE_S\s*=.*$", re.MULTILINE)
 
 
@@ -194,12 +195,19 @@ def _job_submit(host: Host) -> Answer:
     if "hadar_parse" not in host.job_submit:
         return note(
             "the site has a job_submit.lua of its own, without ours: jobs must be submitted untyped and with --requeue",
-            f"# take the functions of {source} into it",
+            f"cp {source} {target}/hadar.lua    # and {_BESIDE}",
         )
-    if _LEASES.sub("", host.job_submit) != _LEASES.sub("", host.own_script):
+    site, own = (_LEASES.sub("", text) for text in (host.job_submit, host.own_script))
+    if site.splitlines()[:2] != own.splitlines()[:2]:
+        return warning(
+            "the site has a job_submit.lua of its own, with functions of ours in it: whether they are of this version "
+            "cannot be told",
+            f"cp {source} {target}/hadar.lua    # instead of them, and {_BESIDE}",
+        )
+    if site != own:
         return warning(
             "job_submit.lua is installed, but not the text that comes with this version",
-            f"diff {source} {target}/; {copy}",
+            f"diff {source} {target}/; {copy}    # or over the file of another name that it loads",
         )
     return _lease_of(host, float(m[1]) if (m := _LEASE.search(host.job_submit)) else 0.0)
 

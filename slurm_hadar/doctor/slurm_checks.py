@@ -315,7 +315,16 @@ def _select(case: SlurmCase) -> Answer:
         return problem(f"{kind} does not hand out single GPUs", "SelectType=select/cons_tres")
     if kind != "select/cons_tres":
         return cannot_tell(f"{kind} rests on another plug-in, which Slurm does not name here")
-    return ok(f"{kind} ({case.slurm.settings.get('SelectTypeParameters') or 'no parameters'})")
+    settings = case.slurm.settings
+    found = f"{kind} ({settings.get('SelectTypeParameters') or 'no parameters'})"
+    defaults = settings.get("DefMemPerNode"), "DefMemPerGPU=" in settings.get("JobDefaults", "")
+    if "MEMORY" in found.upper() and defaults == ("UNLIMITED", False):
+        return note(
+            f"{found}, and no default for memory: where its partition has none either, a job without --mem takes all "
+            "of its node's, and nobody gets the other GPUs",
+            "DefMemPerCPU=4000    # MiB",
+        )
+    return ok(found)
 
 
 def _tasks(case: SlurmCase) -> Answer:

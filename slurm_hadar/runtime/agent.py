@@ -218,7 +218,8 @@ def _environ_of(run_dir: Path | None) -> dict[str, str]:
     if run_dir is not None:
         environ["HADAR_RUN_DIR"] = str(run_dir)
         messages.note_set(environ, ("HADAR_RUN_DIR",))
-        environ["PATH"] = watched_path(run_dir, environ) or environ.get("PATH", os.defpath)
+        if (watched := watched_path(run_dir, environ)) is not None:
+            environ["PATH"] = watched
         environ["PYTHONPATH"] = os.pathsep.join(p for p in (str(INJECT), environ.get("PYTHONPATH", "")) if p)
     return environ
 

@@ -19,13 +19,14 @@ from pathlib import Path
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import CommentError, ConfigError
 from slurm_hadar.joblog import say
-from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry, shape
+from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry, shape, surroundings
 from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command, without
 from slurm_hadar.runtime.launch.turns import has_shards
 
 # the command is then a terminal's, or not a command at all
 NO_AGENT = ("--pty", "--multi-prog")
+ROOT = Path(__file__).resolve().parents[2]  # where the package lies
 ENDED = 128 + signal.SIGTERM  # what a script sees of a program that Slurm has ended
 
 
@@ -86,10 +87,11 @@ def prepare(options: list[str], command: list[str], environ: MutableMapping[str,
         if shares_gpu(environ, facts):
             say(f"with {' or '.join(NO_AGENT)} a command takes no turns: it runs as if the GPU were its own")
     else:
-        command = beside_agent(command, environ, facts)
-    changed = (name for name, value in environ.items() if os.environ.get(name) != value)
+        command = beside_agent(command, environ, facts, surroundings.in_container(options, environ))
+    changed = {name for name, value in environ.items() if os.environ.get(name) != value}
     messages.note_set(environ, (name for name in changed if name.startswith("HADAR_")))
-    return [*options, "--", *command]
+    ours = changed.union(name for name in environ if name.startswith("HADAR_"))
+    return [*options, *surroundings.exported(options, environ, ours), "--", *command]
 
 
 def shares_gpu(environ: Mapping[str, str], facts: JobFacts | None) -> bool:
@@ -97,8 +99,11 @@ def shares_gpu(environ: Mapping[str, str], facts: JobFacts | None) -> bool:
     return has_shards(environ) or (facts is not None and facts.shards)
 
 
-def beside_agent(command: list[str], environ: MutableMapping[str, str], facts: JobFacts | None) -> list[str]:
-    """The command with the agent, where there is something for it to do; ``environ`` tells it what."""
+def beside_agent(
+    command: list[str], environ: MutableMapping[str, str], facts: JobFacts | None, contained: bool = False
+) -> list[str]:
+    """The command with the agent, where there is something for it to do; ``environ`` tells it what. ``contained``: in a
+    container, which need not have it."""
     shares = shares_gpu(environ, facts)
     heard, retried = reports.prepare(environ, facts), use_retry(environ, facts)
     if shares:
@@ -106,7 +111,8 @@ def beside_agent(command: list[str], environ: MutableMapping[str, str], facts: J
     if not (heard or retried or shares):
         return command
     environ.update({} if heard else {"HADAR_UNHEARD": "1"})
-    return [*agent_command(), *command]
+    agent = agent_command()
+    return [*(surroundings.agent_if_there(agent, str(ROOT)) if contained else agent), *command]
 
 
 def _take_place(environ: MutableMapping[str, str], facts: JobFacts) -> None:
@@ -206,8 +212,7 @@ def declare_needs(environ: MutableMapping[str, str], facts: JobFacts | None) -> 
 def agent_command() -> list[str]:
     """The agent, in this very Python and undisturbed by the PYTHONPATH that the user's script needs, and by what is in
     the working directory."""
-    root = str(Path(__file__).resolve().parents[2])
-    start = f"import sys; sys.path.append({root!r}); from slurm_hadar.runtime.agent import main; sys.exit(main())"
+    start = f"import sys; sys.path.append({str(ROOT)!r}); from slurm_hadar.runtime.agent import main; sys.exit(main())"
     return [sys.executable, "-E", "-P", "-c", start, "--"]
 
 

@@ -91,6 +91,7 @@ def _terms(words: Mapping[str, str], job_defaults: str, associations: bool) -> P
         _access(words, "Accounts") if associations else EVERYBODY,
         _access(words, "Qos") if associations else EVERYBODY,
         words.get("ExclusiveUser") == "YES",
+        text_or_empty(words.get("QoS", "")),
     )
 
 

@@ -261,7 +261,8 @@ class Reservation:
 class PartitionTerms:
     """What a partition asks of its jobs: how many nodes each may have (None = any number), how many CPUs of a node its
     jobs may have together (None = all), and how many a job gets for each GPU whose owner counts none; of which
-    ``accounts`` and ``qos`` they are; and whether each shares its nodes with jobs of its user only (``by_user``)."""
+    ``accounts`` and ``qos`` they are; whether each shares its nodes with jobs of its user only (``by_user``); and the
+    QOS whose limits hold for all of them ("" = none, ``own_qos``)."""
 
     min_nodes: int = 0
     max_nodes: int | None = None
@@ -270,6 +271,7 @@ class PartitionTerms:
     accounts: Access = EVERYBODY
     qos: Access = EVERYBODY
     by_user: bool = False
+    own_qos: str = ""
 
 
 _NO_TERMS = PartitionTerms()
@@ -317,6 +319,12 @@ class Bounds:
     @functools.cached_property
     def _by_user(self) -> frozenset[str]:
         return frozenset(name for name, terms in self.partitions.items() if terms.by_user)
+
+    def qos_of(self, job: SlurmJob) -> tuple[str, ...]:
+        """The QOS whose limits hold for the job: its own, and that of its partition; of several partitions only where
+        all have the same."""
+        own = {terms.own_qos for terms in self._terms(job.partition)}
+        return tuple(dict.fromkeys((job.qos, *(own - {""} if len(own) == 1 else ()))))
 
     def accounts_of(self, job: SlurmJob) -> tuple[str, ...]:
         """The job's account and those above it."""

@@ -18,6 +18,7 @@ from slurm_hadar.cluster import ClusterSpec, PrivateCluster, up
 from slurm_hadar.errors import ClusterError, CommentError
 
 pytestmark = pytest.mark.slurm
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,30 @@ def test_typed_job_is_made_steerable_and_moves(cluster: PrivateCluster, poll: Ca
     assert said["SLURM_NTASKS"] == "2" and said["SLURM_GPUS_ON_NODE"] == "3"
     text = (cluster.directory / "log" / f"job-{job}.out").read_text()
     assert {"task=0/2/k80-1", "task=1/2/v100-1"} == set(re.findall(r"task=\S+", text))
+
+
+def test_a_site_s_own_script_loads_ours(cluster: PrivateCluster) -> None:
+    """As docs/admin.md has it: ours acts first, the site's rules see what it has made of the job, also of a change."""
+    page = (ROOT / "docs/admin.md").read_text()
+    text = page.partition("```lua\n")[2].partition("```")[0]
+    script, ours = cluster.conf.with_name("job_submit.lua"), cluster.conf.with_name("hadar.lua")
+    before = script.read_text()
+    rules = "if (job.tres_per_node or ''):find('gpu:') and job.time_limit == 77 then return slurm.ERROR end\n"
+    script.rename(ours)
+    try:
+        script.write_text(text.replace("/etc/slurm/hadar.lua", str(ours)).replace("    -- your own rules\n", rules))
+        taken = _submit(cluster, "true", "--hold", "--gres=gpu:v100:2", "--comment=hadar:")
+        assert _show(cluster, taken)["TresPerNode"] == "gres/gpu:2"
+        for options in (["-t77", "--gres=gpu:v100:1", "--comment=hadar:"], ["--comment=hadar:modle=x"]):
+            with pytest.raises(ClusterError):
+                _submit(cluster, "true", "--hold", *options)
+        with pytest.raises(ClusterError):
+            cluster.run(["scontrol", "update", f"JobId={taken}", "Comment=hadar:modle=x"])
+        cluster.run(["scontrol", "update", f"JobId={taken}", "Comment=hadar:batch=7"])
+        assert _show(cluster, taken)["Comment"] == "hadar:batch=7"
+    finally:
+        ours.unlink()
+        script.write_text(before)
 
 
 def test_channel_file_reaches_the_batch_script_and_its_tasks(cluster: PrivateCluster, poll: Callable[..., str]) -> None:

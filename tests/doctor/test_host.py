@@ -152,3 +152,16 @@ def test_work_directories_and_script(tmp_path: Path) -> None:
 
     assert host.work_dirs == {str(odd): True, str(tmp_path / "gone"): False} and not (tmp_path / "x").exists()
     assert host.job_submit == "-- site" and host.lock_holder == ""
+
+
+@pytest.mark.parametrize("call", ['dofile("hadar.lua")', "dofile '{}/hadar.lua' -- ours"])
+def test_a_script_that_the_site_s_own_loads_is_looked_at(tmp_path: Path, call: str) -> None:
+    (tmp_path / "other.lua").write_text("-- other")
+    (tmp_path / "hadar.lua").write_text("function hadar_parse")
+    settings = {"SLURM_CONF": f"{tmp_path}/slurm.conf"}
+    for loads, found in ((call.format(tmp_path), "function hadar_parse"), ('dofile("other.lua")', None)):
+        text = f'dofile("other.lua")\n{loads}\n'
+        (tmp_path / "job_submit.lua").write_text(text)
+        slurm = Survey("eve", 1000, (22, 5, 8), "site head 6817", settings, state=ClusterState(0.0, ()))
+        host = inspect_host(load(None, (f"controller.state_dir={tmp_path}", "slurm.backend=cli")), "", slurm)
+        assert host.job_submit == (found or text)

@@ -182,9 +182,9 @@ def test_whom_partitions_and_reservations_take() -> None:
     """By account and QOS, if Slurm minds them; who is denied counts where nobody in particular is allowed. And who may
     be beside whom."""
     text = (
-        "PartitionName=own ExclusiveUser=YES\n"
+        "PartitionName=own QoS=bounded ExclusiveUser=YES\n"
         "PartitionName=b ExclusiveUser=NO AllowGroups=ALL DenyAccounts=x,y AllowQos=foo State=UP\n"
-        "PartitionName=a AllowAccounts=ALL\n"
+        "PartitionName=a AllowAccounts=ALL QoS=N/A\n"
         "ReservationName=m StartTime=1 EndTime=9 Nodes=n1 Flags=FLEX,MAGNETIC Users=-eve Groups=(null) Accounts=lab\n"
         "ReservationName=g StartTime=1 EndTime=9 Nodes=n1 Flags=MAGNETIC Users=(null) Groups=them Accounts=(null)\n"
         "ReservationName=n StartTime=1 EndTime=9 Nodes=n1 Flags=MAGNETIC AllowedPartitions=(null) QOS=(null) Users=al\n"
@@ -193,7 +193,7 @@ def test_whom_partitions_and_reservations_take() -> None:
     b = PartitionTerms(accounts=Access(None, frozenset({"x", "y"})), qos=Access(frozenset({"foo"})))
     found = parse_bounds(text)
 
-    assert found.partitions == {"a": PartitionTerms(), "b": b, "own": PartitionTerms(by_user=True)}
+    assert found.partitions == {"a": PartitionTerms(), "b": b, "own": PartitionTerms(by_user=True, own_qos="bounded")}
     assert parse_bounds(text, associations=False).partitions["b"] == PartitionTerms()
     al = Access(frozenset({"al"}))
     assert [(r.magnetic, r.outlasts, r.users, r.accounts) for r in found.reservations] == [

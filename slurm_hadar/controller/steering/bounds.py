@@ -80,11 +80,11 @@ class QuotaBook:
         held against such limits any more, so nothing beyond them is ever told."""
         per_node, per_gpu = self._cpus(job, record)
         asked = {"gres/gpu": gpus, "node": nodes, "cpu": math.ceil(per_node * nodes + per_gpu * gpus)}
-        return all(asked[limit.what] <= limit.most for limit in self._limits_of(job) if limit.what in asked)
+        return all(asked[limit.what] <= limit.most for limit in self._every_limit(job) if limit.what in asked)
 
     def may_have_shards(self, job: SlurmJob, shards: int) -> bool:
         """Whether the owner may ask for so many shards of a GPU in one job."""
-        return all(shards <= limit.most for limit in self._limits_of(job) if limit.what == "gres/shard")
+        return all(shards <= limit.most for limit in self._every_limit(job) if limit.what == "gres/shard")
 
     def _licences(self, job: SlurmJob) -> Iterator[Draw]:
         if "|" in job.licenses:
@@ -112,13 +112,32 @@ class QuotaBook:
             found.setdefault(limit.scope, []).append(limit)
         return found
 
-    def _limits_of(self, job: SlurmJob) -> Iterator[Limit]:
+    def _limits_of(self, job: SlurmJob) -> list[Limit]:
+        """Those that Slurm minds: what a QOS limits is not limited by an association, and of a limit that the job's QOS
+        has and that of its partition only one counts. The partition's does, unless the other has the flag OverPartQOS,
+        which is not shown where limits are: so the one that leaves more, and Slurm's reason tells of the other."""
+        of_qos: dict[tuple[str, str, bool], Limit] = {}
+        rest: list[Limit] = []
+        for limit in self._every_limit(job):
+            kind, what = limit.scope[0], limit.what
+            if not kind.startswith("qos"):
+                by = ("qos", "qos-user") if (kind, what) == ("user", "jobs") else ("qos",)
+                rest += [] if any((each, what, False) in of_qos for each in by) else [limit]
+                continue
+            other = of_qos.setdefault((kind, what, limit.each_job), limit)
+            if limit.most - limit.used > other.most - other.used:
+                of_qos[kind, what, limit.each_job] = limit
+        return [*of_qos.values(), *rest]
+
+    def _every_limit(self, job: SlurmJob) -> Iterator[Limit]:
+        """Those of QOS first."""
         if not self._by_scope:
             return
+        names = self.state.bounds.qos_of(job)
         scopes: list[tuple[str, ...]] = [
-            ("qos", job.qos),
-            ("qos-user", job.qos, str(job.uid)),
-            ("qos-account", job.qos, job.account),
+            *(("qos", name) for name in names),
+            *(("qos-user", name, str(job.uid)) for name in names),
+            *(("qos-account", name, job.account) for name in names),
             ("user", job.account, job.user),
             *(("account", account) for account in self.state.bounds.accounts_of(job)),
         ]

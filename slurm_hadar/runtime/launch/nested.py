@@ -46,9 +46,9 @@ def around(options: Sequence[str], environ: Mapping[str, str]) -> str | None:
 
 def watched_path(directory: Path, environ: Mapping[str, str]) -> str | None:
     """A PATH on which srun says a line before it does what it does anyway; made in ``directory``, which is this task's.
-    None where that cannot be, or need not."""
+    None where that cannot be, or need not: without one (``--export=NONE``) programs look in places of their own."""
     srun = shutil.which("srun", path=environ.get("PATH"))
-    if srun is None or environ.get("HADAR_STEP_SHARED"):
+    if srun is None or environ.get("HADAR_STEP_SHARED") or "PATH" not in environ:
         return None
     shim, job = directory / "bin" / "srun", shlex.quote(environ.get("SLURM_JOB_ID", ""))
     try:
@@ -62,4 +62,4 @@ def watched_path(directory: Path, environ: Mapping[str, str]) -> str | None:
         shim.chmod(0o700)
     except OSError:
         return None
-    return f"{shim.parent}{os.pathsep}{environ.get('PATH', '')}" if os.access(shim, os.X_OK) else None
+    return f"{shim.parent}{os.pathsep}{environ['PATH']}" if os.access(shim, os.X_OK) else None

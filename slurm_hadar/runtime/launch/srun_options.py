@@ -13,6 +13,10 @@ LONE_OPTIONS = frozenset((
     "no-kill", "no-requeue", "overcommit", "overlap", "oversubscribe", "preserve-env", "propagate", "pty", "quiet",
     "quit-on-interrupt", "reboot", "requeue", "resv-ports", "send-libs", "share", "spread-job", "test-only",
     "unbuffered", "usage", "use-min-nodes", "verbose", "version", "wait-for-children", "whole", "x11",
+    # of Pyxis, which starts containers
+    "container-entrypoint", "container-entrypoint-log", "container-mount-home", "container-readonly",
+    "container-remap-root", "container-writable", "no-container-entrypoint", "no-container-mount-home",
+    "no-container-remap-root",
 ))  # fmt: skip
 # with those that take a value: what tells whether a beginning of a name is one option's alone
 _OPTIONS = LONE_OPTIONS | frozenset((
@@ -46,7 +50,7 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str]]:
             return options, arguments[index + 1 :]
         if not word.startswith("-") or word == "-":
             return options, arguments[index:]
-        after = index + (2 if _takes_next(word) else 1)
+        after = index + (2 if _takes_next(word, *arguments[index + 1 : index + 2]) else 1)
         options += [word, *arguments[index + 1 : after]]
         index = after
     return options, []
@@ -60,7 +64,7 @@ def values(options: list[str]) -> Iterator[tuple[str, str]]:
     index = 0
     while index < len(options):
         word, following = options[index], options[index + 1] if index + 1 < len(options) else ""
-        takes = _takes_next(word)
+        takes = _takes_next(word, following)
         index += 2 if takes else 1
         if word.startswith("--"):
             name, _, value = word[2:].partition("=")
@@ -79,7 +83,7 @@ def without(options: list[str], names: Collection[str]) -> list[str]:
     index = 0
     while index < len(options):
         word = options[index]
-        after = index + (2 if _takes_next(word) else 1)
+        after = index + (2 if _takes_next(word, *options[index + 1 : index + 2]) else 1)
         name = word[2:].partition("=")[0] if word.startswith("--") else _LONG.get(word[1:2], "")
         if name not in names:
             kept += options[index:after]
@@ -96,9 +100,11 @@ def _whole(word: str) -> str:
     return f"--{_SAME.get(meant[0], meant[0])}{equals}{value}" if len(meant) == 1 else word
 
 
-def _takes_next(word: str) -> bool:
+def _takes_next(word: str, following: str = "") -> bool:
     if word.startswith("--"):
-        return "=" not in word and word[2:] not in LONE_OPTIONS
+        if "=" in word or word[2:] in LONE_OPTIONS:
+            return False
+        return word[2:] in _OPTIONS or not following.startswith("-")  # those of a plug-in nobody here knows
     for position, letter in enumerate(word[1:], start=1):
         if letter not in LONE_LETTERS:
             return position == len(word) - 1

@@ -28,6 +28,7 @@ LIMITS = (
     ("add", "qos", "cpus", "set", "MaxTRESPerUser=cpu=2", "flags=DenyOnLimit"),
     ("add", "qos", "pair", "set", "MaxTRESPerJob=gres/gpu=2"),
     ("add", "qos", "one", "set", "MaxJobsPU=1"),
+    ("add", "qos", "two", "set", "MaxJobsPU=2"),
     ("add", "account", "lab"),
     *(("add", "user", user, "account=lab", "QOS=normal,cpus,pair,one") for user in ("root", OWNER)),
     ("modify", "user", "root", "set", "defaultaccount=lab"),
@@ -41,6 +42,9 @@ def cluster(make_module_cluster: Callable[..., PrivateCluster]) -> PrivateCluste
     made = make_module_cluster("v100:2x2,k80:1x2", accounting=True, kill_wait_s=2, extra_conf=extra)
     for words in LIMITS:
         made.run(["sacctmgr", "-i", *words], check=True)
+    with made.conf.open("a") as conf:  # Slurm has to know the QOS
+        conf.write("PartitionName=of-two Nodes=v100-[1-2],k80-1 QOS=two State=UP\n")
+    made.run(["scontrol", "reconfigure"], check=True)
     return made
 
 
@@ -319,3 +323,22 @@ def test_acting_stops_for_a_while_after_real_refusals(live: Any, poll: Any) -> N
     second = controller.run_round()
     assert "acts again in" in second.record.note and not second.outcome.log
     poll(lambda: (r := controller.run_round()).record.leases == len(jobs) and not r.record.note, 10, 0.5)
+
+
+def test_a_partition_with_a_qos_of_its_own(live: Any, poll: Any) -> None:
+    """Its limit holds, as for jobs that are not steered, and not the smaller one of the job's QOS."""
+    plain = [live.submit("--gres=gpu:1", "-p", "of-two", "-q", "one", comment="", script="sleep 900") for _ in "123"]
+    poll(lambda: sorted(live.state_of(j) for j in plain) == ["PENDING", "RUNNING", "RUNNING"])
+    leave(live, poll, *plain)
+    blockers = full(live, poll)
+    jobs = [live.submit("--gres=gpu:1", "-p", "of-two", "-q", "one", comment=PLAIN) for _ in "123"]
+    controller = live.controller(*QUICK, policy=registry.get("hadar"))
+    assert controller.run_round().record.leases == 3
+    leave(live, poll, *blockers)
+
+    rounds_until(controller, lambda: sorted(live.state_of(j) for j in jobs) == ["PENDING", "RUNNING", "RUNNING"], poll)
+
+    waiting = next(j for j in jobs if live.state_of(j) == "PENDING")
+    poll(lambda: controller.run_round().record.failed == 0)
+    why = next(line.why for line in queue_view(live.backend, live.config())[0] if line.job_id == waiting)
+    assert why == "the limit of QOS two for each user is reached: 2 jobs at once"

@@ -50,6 +50,43 @@ def test_every_limit_that_binds_a_job_is_drawn_from() -> None:
     assert "account top" in one.quotas["account top jobs"].words
 
 
+def test_of_a_limit_that_two_qos_have_one_counts() -> None:
+    """The partition's or the job's own: which of them is not shown, so the one that leaves more. What only one of them
+    limits counts, whichever it is; of several partitions only where all have the same QOS."""
+    limits = (
+        Limit(("qos-user", "small", "1001"), "gres/gpu", 2, 2), Limit(("qos-user", "of-p", "1001"), "gres/gpu", 8, 2),
+        Limit(("qos", "of-p"), "cpu", 64, 60), Limit(("qos", "small"), "cpu", 99, 96),
+        Limit(("qos", "small"), "node", 5, 1), Limit(("qos-user", "of-p", "1001"), "jobs", 3, 1),
+        Limit(("qos", "of-p"), "gres/gpu", 4, each_job=True),
+    )  # fmt: skip
+    terms = {"p": PartitionTerms(own_qos="of-p"), "r": PartitionTerms(own_qos="of-p"), "s": PartitionTerms()}
+    one = bounds(limits=limits, partitions=terms)
+
+    drawn = {p: {d.quota for d in one.needs(job(partition=p), RECORD).draws} for p in ("p", "p,r", "p,s", "s")}
+
+    own = {"qos small cpu", "qos small node", "qos-user small 1001 gres/gpu"}
+    assert drawn["p"] == drawn["p,r"] == {
+        "qos-user of-p 1001 gres/gpu", "qos of-p cpu", "qos small node", "qos-user of-p 1001 jobs",
+    }  # fmt: skip
+    assert drawn["s"] == drawn["p,s"] == own
+    assert one.beyond(job(partition="p"), RECORD, Form(3)) is None
+    assert one.beyond(job(partition="s"), RECORD, Form(3)) is not None
+    assert one.may_have(job(partition="s"), RECORD, 2, 1) and not one.may_have(job(partition="p"), RECORD, 3, 1)
+
+
+def test_what_a_qos_limits_is_not_limited_by_an_association() -> None:
+    limits = (
+        Limit(("qos", "small"), "gres/gpu", 8, 2), Limit(("account", "lab"), "gres/gpu", 2, 2),
+        Limit(("account", "lab"), "cpu", 9, 1), Limit(("qos-user", "small", "1001"), "jobs", 9, 1),
+        Limit(("user", "lab", "eve"), "jobs", 1, 1), Limit(("qos", "small"), "cpu", 4, each_job=True),
+    )  # fmt: skip
+    one = bounds(limits=limits)
+
+    drawn = {d.quota for d in one.needs(job(), RECORD).draws}
+
+    assert drawn == {"qos small gres/gpu", "account lab cpu", "qos-user small 1001 jobs"}
+
+
 def test_a_limit_binds_once_where_accounts_go_round_in_a_circle() -> None:
     one = bounds(limits=(Limit(("account", "lab"), "jobs", 5, 0),), parents={"lab": "top", "top": "lab"})
 

@@ -157,6 +157,48 @@ def test_with_a_controller_the_agent_stands_before_the_command(fakes: Fakes, env
     assert len([c for c in fakes.calls("scontrol") if "update" in c["argv"]]) == 1
 
 
+@pytest.mark.parametrize(
+    ("inherited", "options", "begins", "ends"),
+    [
+        ("SEED=1,CONFIG", [], "--export=SEED=1,CONFIG,", True),
+        ("NONE", [], "--export=HADAR_", True),
+        ("NONE", ["--export=PATH"], "--export=PATH,", True),
+        ("SEED=1", ["--export", "ALL,A=2"], "", False),
+        ("ALL,SEED=1", [], "", False),
+        ("", [], "", False),
+    ],
+)
+def test_a_step_gets_what_hadar_srun_says_whatever_else_is_left_out(
+    fakes: Fakes, env: dict[str, str], inherited: str, options: list[str], begins: str, ends: bool
+) -> None:
+    """``sbatch --export=SEED=1`` holds for srun too, which would keep the job's directory and where workers meet from
+    the step."""
+    fakes.install(comment="hadar:retry=2")
+    env |= {"HADAR_JOB_DIR": f"{env['SLURM_SUBMIT_DIR']}/own", **({"SLURM_EXPORT_ENV": inherited} if inherited else {})}
+    assert run({**env, "HADAR_MASTER_ADDR": "127.0.0.1"}, *options, "--", "true").returncode == 0
+    (call,) = fakes.calls("srun")
+    words = call["argv"][1 : call["argv"].index("--")]
+    added = words[-1] if ends else ""
+    assert added.startswith(begins) and (ends or words[: len(options)] == options)
+    told = {"HADAR_JOB_DIR", "HADAR_JOB_ID", "HADAR_MASTER_ADDR", "HADAR_RETRY", "PYTHONHASHSEED"}
+    assert not ends or told <= set(added.partition("=")[2].split(","))
+
+
+def test_in_a_container_without_us_the_command_runs_all_the_same(fakes: Fakes, env: dict[str, str]) -> None:
+    """The agent's Python is not in there, or is another one: a line says so. Where it is, the agent stands before the
+    command as ever."""
+    with_channel(env)
+    (fakes.directory / "srun").write_text(
+        '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\n[ -z "$MISSING" ] || '
+        'for n; do shift; [ "$n" = "$MISSING" ] && n=/nowhere/python; set -- "$@" "$n"; done\nexec "$@"\n'
+    )
+    for missing, told in ((env["HADAR_PYTHON"], 1), ("", 0)):
+        script = 'echo "$1" ${HADAR_RUN_DIR:+measured}; exit 3'
+        done = run({**env, "MISSING": missing}, "--container-image=a.sqsh", "--", "sh", "-c", script, "x", "a  b")
+        assert (done.returncode, done.stdout) == (3, "a  b" + ("" if told else " measured") + "\n"), done.stderr
+        assert done.stderr.count("the container has no slurm_hadar") == told
+
+
 def test_slurm_that_wants_to_be_told_the_tasks_is_told(fakes: Fakes, env: dict[str, str]) -> None:
     """24.11 refuses every change of a running job with --ntasks-per-gpu else; the job is heard all the same."""
     with_channel(env)

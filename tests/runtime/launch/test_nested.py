@@ -74,3 +74,10 @@ def test_where_nothing_can_be_executed_path_stays(tmp_path: Path, monkeypatch: p
     assert nested.watched_path(tmp_path / "none", {"PATH": str(tmp_path)}) is None
     (tmp_path / "task").mkdir()
     assert nested.watched_path(tmp_path / "task", {"PATH": str(tmp_path)}) is None
+
+
+def test_a_step_without_path_finds_programs_where_the_system_has_them(job_env: dict[str, str]) -> None:
+    """As one of a job with ``--export=NONE``."""
+    env = {name: value for name, value in job_env.items() if name != "PATH"}
+    command = [sys.executable, "-m", "slurm_hadar.runtime.agent", "--", "/bin/sh", "-c", "ls / >/dev/null"]
+    assert subprocess.run(command, env=env, check=False, timeout=60).returncode == 0

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_hadar.runtime.launch import nodelist
 from slurm_hadar.runtime.launch.slurmctld import SEP, JobFacts, job_facts
-from slurm_hadar.runtime.launch.srun_options import split_command
+from slurm_hadar.runtime.launch.srun_options import split_command, values, without
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,11 @@ from slurm_hadar.runtime.launch.srun_options import split_command
         (["-ln", "4", "true"], ["-ln", "4"]),
         (["-K1", "--mem", "4G", "true"], ["-K1", "--mem", "4G"]),
         (["--exclusive", "-u", "--nodes=2", "true", "--", "x"], ["--exclusive", "-u", "--nodes=2"]),
+        (
+            ["--container-image", "a.sqsh", "--container-mount-home", "true"],
+            ["--container-image", "a.sqsh", "--container-mount-home"],
+        ),
+        (["--of-a-plugin", "-n", "2", "true"], ["--of-a-plugin", "-n", "2"]),
     ],
 )
 def test_the_command_is_found_without_dashes(arguments: list[str], options: list[str]) -> None:
@@ -36,11 +41,22 @@ def test_the_command_is_found_without_dashes(arguments: list[str], options: list
         (["--wait=5", "--mem", "4G"], ["--wait=5", "--mem", "4G"]),  # though others begin so
         (["--node=1"], ["--node=1"]),  # srun refuses it: three begin so
         (["--of-a-later-slurm=1"], ["--of-a-later-slurm=1"]),
+        (["--container=x", "--no-container-mount-home"], ["--container=x", "--no-container-mount-home"]),
     ],
 )
 def test_options_may_be_shortened_as_for_srun(given: list[str], meant: list[str]) -> None:
     for rest in (["true", "--lab"], ["--", "--lab", "true"]):
         assert split_command([*given, *rest]) == (meant, rest[rest[0] == "--" :])
+
+
+def test_what_a_plugin_adds_is_no_reason_to_lose_the_command() -> None:
+    """Nobody here knows whether such an option takes a value; what begins with a dash is none."""
+    options, command = split_command(["--of-a-plugin", "--", "python", "train.py"])
+    assert (options, command) == (["--of-a-plugin"], ["python", "train.py"])
+    assert dict(values([*options, "-N", "2", "--of-another", "x"])) == {
+        "of-a-plugin": "", "nodes": "2", "of-another": "x",
+    }  # fmt: skip
+    assert without(["--of-a-plugin", "-N", "2"], ("nodes",)) == ["--of-a-plugin"]
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,19 @@ def test_plain_srun_where_there_is_no_controller(jobs: Jobs) -> None:
     assert "ExitCode=9:0" in shown
 
 
+@pytest.mark.parametrize(("export", "seed"), [("SEED=7,PATH,HADAR_PYTHON", "7"), ("NONE", "")])
+def test_what_is_left_out_at_submission_is_not_what_hadar_srun_says(jobs: Jobs, export: str, seed: str) -> None:
+    """Slurm keeps to ``--export`` in each step of the job; where workers meet gets there all the same."""
+    wrapper = ROOT / "wrappers/hadar-srun"
+    said = 'echo "$HADAR_JOB_DIR $HADAR_MASTER_PORT $PYTHONHASHSEED <$SEED>"'
+    script = f"#!/bin/bash\nexport HADAR_PYTHON={sys.executable} HADAR_JOB_DIR=$PWD/own HADAR_MASTER_PORT=4711\n"
+    script += f"{wrapper} -- /bin/sh -c '{said}'\n"
+    argv = ["sbatch", "--parsable", "--wait", "--gres=gpu:1", f"--export={export}", "-o", "out"]
+    jobs.cluster.run(argv, input=script, env={**jobs.env, "HADAR_PYTHON": sys.executable}, cwd=jobs.directory)
+
+    assert (jobs.directory / "out").read_text() == f"{jobs.directory}/own 4711 0 <{seed}>\n"
+
+
 def test_a_requeued_job_resumes_on_another_node(jobs: Jobs) -> None:
     """Requeued and placed on another GPU type, the job goes on from its checkpoint and ends as if never moved."""
     arguments = f"{EXAMPLES}/recommender.py --steps 120 --batch 16"
