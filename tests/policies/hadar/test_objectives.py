@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_hadar.model import Snapshot
 from slurm_hadar.policies.hadar.lookahead.estimates.lifetimes import Lifetimes
-from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
+from slurm_hadar.policies.hadar.lookahead.objectives import chance_late, delay_costs, due_s, hastened
 from slurm_hadar.policies.hadar.lookahead.outlook import survey
 from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.testing.snapshots import snapshots
@@ -24,6 +24,8 @@ def weights_of(
     """{job: weight}."""
     outlook = survey(Arena.of(seen), Lifetimes(3600.0))
     found = delay_costs(outlook, objective, fairness, fair_share, type_value or {})
+    if objective == "deadline" and outlook.jobs:
+        found = hastened(found, outlook, due_s(outlook))
     return dict(zip([j.job_id for j in outlook.jobs], found.tolist(), strict=True))
 
 
@@ -65,18 +67,33 @@ def test_finish_time_fairness_counts_the_whole_job(job: Any, snapshot: Any) -> N
     assert found["2"] / found["1"] == pytest.approx(4.0)
 
 
-def test_a_deadline_that_can_be_kept_counts_ten_times(job: Any, snapshot: Any) -> None:
-    """Far off: ten; hopeless: one; at the very edge half-way between."""
+def test_a_deadline_that_is_close_and_can_be_kept_counts_ten_times(job: Any, snapshot: Any) -> None:
+    """Ten the less, the further off it is; hopeless: one; at the very edge half-way between."""
     jobs = [
         job("1"),
         job("2", deadline=1000.0 + 1e6),
         job("3", deadline=-1e6),
         job("4", deadline=1000.0 + 100.0),  # as many seconds as it needs on its best type
+        job("5", deadline=1000.0 + 500.0),  # as many as five of its mean run times
+        job("6", deadline=1000.0 + 2100.0),
     ]
-    found = weights_of(snapshot(jobs), "deadline")
-    assert found["2"] / found["1"] == pytest.approx(10.0)
-    assert found["3"] / found["1"] == pytest.approx(1.0)
-    assert found["4"] / found["1"] == pytest.approx(5.5)
+    found = weights_of(snapshot(jobs, round_s=20.0), "deadline")
+    for job_id, times in {"2": 1.0, "3": 1.0, "4": 5.5, "5": 1 + 9 * np.exp(-1), "6": 1 + 9 * np.exp(-5)}.items():
+        assert found[job_id] / found["1"] == pytest.approx(times)
+
+
+@given(snapshots(), st.floats(1.0, 1e6), st.floats(1.0, 1e6))
+def test_who_ends_later_is_no_less_likely_to_be_late(seen: Any, end_s: float, more_s: float) -> None:
+    """And who has no deadline never is."""
+    seen = replace(
+        seen, jobs=tuple(replace(j, deadline=seen.time + 3600.0 if i % 2 else None) for i, j in enumerate(seen.jobs))
+    )
+    outlook = survey(Arena.of(seen), Lifetimes(3600.0))
+    sooner, later = (
+        chance_late(outlook, np.full(len(outlook.jobs), at), due_s(outlook)) for at in (end_s, end_s + more_s)
+    )
+    assert ((sooner >= 0) & (sooner <= later + 1e-12) & (later <= 1)).all()
+    assert (later[~np.isfinite(due_s(outlook))] < 1e-9).all()
 
 
 def test_who_used_twice_as_much_counts_half(job: Any, snapshot: Any) -> None:

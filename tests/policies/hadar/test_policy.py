@@ -68,6 +68,21 @@ def test_deadline_prefers_the_job_that_can_still_make_it(job: Any, snapshot: Any
     assert set(policy.allocate(snapshot([plain, lost], nodes)).placements) == {"1"}
 
 
+def test_a_deadline_that_can_wait_does(job: Any, snapshot: Any) -> None:
+    """Who has time enough lets shorter jobs go first, as it may end after them and still in time."""
+    nodes = (Node("a", {"v100": 1}),)
+    short, long = job("1", steps=1000.0), job("2", steps=9000.0, deadline=1000.0 + 9000.0)
+    assert set(get("hadar", objective="deadline").allocate(snapshot([short, long], nodes)).placements) == {"1"}
+
+
+def test_a_long_queue_goes_by_how_close_deadlines_are(job: Any, snapshot: Any) -> None:
+    """Where no plans are searched for, prices know it too."""
+    nodes = (Node("a", {"v100": 1}),)
+    jobs = [job(str(n), steps=1000.0, deadline=1000.0 + 1e6) for n in range(80)]
+    jobs += [job("90", steps=2000.0, deadline=1000.0 + 300.0)]
+    assert set(get("hadar", objective="deadline").allocate(snapshot(jobs, nodes)).placements) == {"90"}
+
+
 def test_weight_multiplies(job: Any, snapshot: Any) -> None:
     """A job five times as important goes before one half as long."""
     nodes = (Node("a", {"v100": 1}),)

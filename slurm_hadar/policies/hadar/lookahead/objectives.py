@@ -15,10 +15,12 @@ import numpy as np
 from slurm_hadar.model import Snapshot
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Outlook
 
-__all__ = ["FAIR_SHARES", "delay_costs"]
+__all__ = ["FAIR_SHARES", "chance_late", "delay_costs", "due_s", "hastened", "loss_late"]
 
 FAIR_SHARES = ("none", "user", "account")
 _FAIREST = 8.0  # nobody's jobs count more than this many times as much, or as little, as they would
+_KEPT = 10.0  # what a deadline that is kept counts: in jobs, and in mean run times
+_SOON = 4.0  # mean run times: a deadline that is further off leaves time for others first
 
 
 def delay_costs(
@@ -31,12 +33,9 @@ def delay_costs(
 ) -> Floats:
     """The weight of each job, shape (n,), positive and 1 on average.
 
-    * ``jct``, ``ttd``: the job's own weight.
+    * ``jct``, ``ttd``, ``deadline``: the job's own weight (:func:`hastened` makes it that of its deadline).
     * ``ftf`` (finish-time fairness): times ``2 rho / T_iso``, the slope of ``rho^2`` with ``rho = JCT / T_iso``; T_iso
       is the best run time of the whole job times the contention of the cluster.
-    * ``deadline``: times ``1 + 9 / (1 + exp((t - d) / s))`` for a job that would end ``t`` seconds from now and has
-      ``d`` seconds left; softness ``s`` is a tenth of t, at least half a round. Who keeps a deadline is worth ten jobs
-      without one; who has missed it, one.
     * ``fairness`` in 0..1: with ``jct``, so much of the weight is that of ``ftf``, each being 1 on average.
     * ``fair_share``: times ``fair share / actual share`` of the user's or account's recent GPU time, where a GPU-second
       counts as ``type_value`` of its type; between an eighth and eight.
@@ -50,11 +49,43 @@ def delay_costs(
         unfairness = _unfairness(outlook)
         share = 1.0 if objective == "ftf" else fairness
         weights = weights * (1.0 - share + share * unfairness / max(float(unfairness.mean()), 1e-300))
-    elif objective == "deadline":
-        weights = weights * _urgency(outlook)
     if fair_share != "none":
         weights = weights * _shares(outlook, snapshot, fair_share, type_value)
-    weights = np.maximum(weights * hurry, 1e-9)
+    return _relative(weights * hurry)
+
+
+def due_s(outlook: Outlook) -> Floats:
+    """Seconds until each job's deadline, shape (n,); infinite where it has none."""
+    now = outlook.arena.snapshot.time
+    return np.array([np.inf if j.deadline is None else j.deadline - now for j in outlook.jobs], float)
+
+
+def chance_late(outlook: Outlook, end_s: Floats, due_s: Floats) -> Floats:
+    """How likely it is that each job ends after its deadline, if it is expected to end ``end_s`` seconds from now, of
+    shape (..., n) as that: ``1 / (1 + exp((due_s - end_s) / s))`` with a softness ``s`` of a tenth of ``end_s``, at
+    least half a round; 1 where the deadline has passed."""
+    softness = np.maximum(0.1 * end_s, 0.5 * outlook.arena.snapshot.round_s)
+    chance = 1.0 / (1.0 + np.exp(np.clip((due_s - end_s) / softness, -700.0, 700.0)))
+    return np.where(due_s > 0, chance, 1.0)
+
+
+def loss_late(outlook: Outlook) -> float:
+    """What a deadline that is missed costs, in seconds of a job's completion time: ten mean run times."""
+    return _KEPT * float(outlook.best_s.mean())
+
+
+def hastened(weights: Floats, outlook: Outlook, due_s: Floats) -> Floats:
+    """The weights with what a deadline adds, 1 on average, shape (n,): nine times as much for a job that would keep it
+    if it ran at once; less, the further off it is, as jobs have time until it is close (the apparent tardiness cost of
+    Vepsalainen and Morton, Management Science 1987); nothing where it is lost."""
+    left_s = outlook.best_s
+    with np.errstate(invalid="ignore"):
+        close = np.exp(-np.maximum(0.0, due_s - left_s) / (_SOON * max(1.0, float(left_s.mean()))))
+    return _relative(weights * (1.0 + (_KEPT - 1.0) * close * (1.0 - chance_late(outlook, left_s, due_s))))
+
+
+def _relative(weights: Floats) -> Floats:
+    weights = np.maximum(weights, 1e-9)
     relative: Floats = weights / weights.mean()
     return relative
 
@@ -66,15 +97,6 @@ def _unfairness(outlook: Outlook) -> Floats:
     isolated_s = np.maximum(1.0, left_s * outlook.grown * contention)
     unfairness: Floats = 2.0 * (np.maximum(0.0, outlook.age_s) + left_s) / isolated_s / isolated_s
     return unfairness
-
-
-def _urgency(outlook: Outlook) -> Floats:
-    now = outlook.arena.snapshot.time
-    left_s = outlook.best_s
-    due_s = np.array([np.inf if j.deadline is None else j.deadline - now for j in outlook.jobs], float)
-    softness = np.maximum.reduce([0.1 * left_s, np.full_like(left_s, 0.5 * outlook.arena.snapshot.round_s)])
-    late = np.clip((left_s - np.where(np.isfinite(due_s), due_s, 0.0)) / np.maximum(softness, 1.0), -700.0, 700.0)
-    return 1.0 + np.where(np.isfinite(due_s), 9.0 / (1.0 + np.exp(late)), 0.0)
 
 
 def _shares(outlook: Outlook, snapshot: Snapshot, fair_share: str, type_value: Mapping[str, float]) -> Floats:

@@ -10,7 +10,7 @@ import numpy as np
 
 from slurm_hadar.policies.hadar.lookahead import arrivals
 from slurm_hadar.policies.hadar.lookahead.makespan import shadow_prices
-from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs
+from slurm_hadar.policies.hadar.lookahead.objectives import delay_costs, due_s, hastened
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats, Ints, Outlook
 from slurm_hadar.policies.hadar.lookahead.overdue import Patience
 from slurm_hadar.policies.hadar.lookahead.planning.search import MOST_JOBS, LastPlan, Problem, Schedule, search
@@ -77,7 +77,9 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     outlook, patient = _patient(rules, outlook)
     value = _type_value(outlook) if rules.fair_share != "none" else {}
     patience = Patience.of(outlook, rules.overdue)
-    weights = delay_costs(outlook, rules.objective, rules.fairness, rules.fair_share, value, patience.hurry(outlook))
+    worth = delay_costs(outlook, rules.objective, rules.fairness, rules.fair_share, value, patience.hurry(outlook))
+    due = due_s(outlook) if rules.objective == "deadline" else None
+    weights = worth if due is None else hastened(worth, outlook, due)
     seconds, before = _with_start(rules, outlook), _Recalled.of(outlook)
     leaning = _leaning(rules, outlook)
     target = _target(outlook, leaning, before)
@@ -93,7 +95,7 @@ def queue_up(rules: Rules, outlook: Outlook, *, alone: bool) -> Queueing:
     schedule = planned = None
     if _searchable(rules, outlook, leaning, target):
         toll = _toll(outlook)
-        problem = Problem(outlook, seconds, weights, queues.column, queues.key, toll, target, rules.frontier)
+        problem = Problem(outlook, seconds, worth, queues.column, queues.key, toll, target, rules.frontier, due)
         schedule = search(problem, before.plan, exchanges=not before.same_jobs)
         memory["plan"] = _remembered(outlook, schedule, before.keys)
         behind = np.maximum(terminal, _arriving(outlook))
@@ -142,6 +144,8 @@ def _searchable(rules: Rules, outlook: Outlook, leaning: float, target: Target |
         return False
     short, elastic = len(outlook.jobs) <= _SHORT, outlook.elastic
     lost_s = np.where(outlook.fixed, outlook.best_s, np.minimum(outlook.restart_s, outlook.best_s))
+    if short and rules.objective == "deadline":
+        return True
     makespan = leaning >= _IN_STEP
     if makespan:
         lost_s = np.where(elastic & (lost_s >= _DEAR * outlook.best_s), outlook.best_s, lost_s)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_hadar.policies.hadar.lookahead.objectives import chance_late, loss_late
 from slurm_hadar.policies.hadar.lookahead.outlook import Bools, Floats, Ints, Outlook
 from slurm_hadar.policies.hadar.lookahead.planning.schedule import Machine, Plans, Schedules
 from slurm_hadar.policies.hadar.lookahead.prices import Target
@@ -49,7 +50,8 @@ class Problem:
 
     ``seconds[n, k]``: run time with what it costs to get there; ``column[n]`` and ``key[n]`` as of the look-ahead's
     queues; ``toll[n, k]`` as of :class:`Machine`; ``target``: the makespan aimed at, if one is. A second beyond it
-    counts ``frontier`` squared; at 1 nothing else does, but between plans that end at once.
+    counts ``frontier`` squared; at 1 nothing else does, but between plans that end at once. ``due_s[n]``: until when
+    each job shall end, if deadlines count.
     """
 
     outlook: Outlook
@@ -60,6 +62,7 @@ class Problem:
     toll: Floats
     target: Target | None
     frontier: float
+    due_s: Floats | None = None
 
     @property
     def risk(self) -> Floats:
@@ -77,6 +80,9 @@ class Problem:
     def value(self, played: Schedules) -> Floats:
         """What each plan costs, in seconds of the mean completion time."""
         cost: Floats = ((self.weights * played.end_s).sum(axis=1) + played.charge) / len(self.weights)
+        if self.due_s is not None:
+            late = chance_late(self.outlook, played.end_s, self.due_s)
+            cost += loss_late(self.outlook) * (self.weights * late).mean(axis=1)
         if self.target is not None:
             cost *= _TIES if self.frontier == 1.0 else 1.0
             cost += self.frontier**2 * np.maximum(0.0, played.end_s.max(axis=1) - self.target.left_s)
@@ -149,8 +155,8 @@ class _Best:
 
 def _starts(problem: Problem, machine: Machine, last: LastPlan, movable: Bools) -> Plans:
     """The last round's plan first, with who is new before those that take more GPU time; then plain rules: the order of
-    the prices, of least GPU time and of least run time, of who runs, of who is critical; bound to the queues or not;
-    and of least GPU time past gangs that have to wait."""
+    the prices, of least GPU time and of least run time, of who runs, of who is critical; bound to the queues or not; of
+    deadlines that can be kept; and of least GPU time past gangs that have to wait."""
     outlook, weights = problem.outlook, problem.weights
     free, held = np.full(len(weights), -1), outlook.held
     area = (problem.seconds * outlook.workers).min(axis=1) / weights
@@ -171,6 +177,9 @@ def _starts(problem: Problem, machine: Machine, last: LastPlan, movable: Bools) 
     if problem.target is not None:
         key = np.where(problem.target.critical, -problem.target.need_s, problem.key)
         starts.append((_by(key, ~problem.target.critical), problem.column, held))
+    if problem.due_s is not None:
+        in_time = problem.due_s >= problem.seconds.min(axis=1)
+        starts.append((_by(np.where(in_time, problem.due_s, np.inf)), free, held))
     if (last.place >= 0).any():
         starts.insert(0, (_with_new(last.place, area), last.column, last.via))
     order, column, via = (np.array([start[i] for start in starts]) for i in range(3))
