@@ -269,7 +269,7 @@ def _by_what_is_known(job: Job, wants_more: bool) -> Job:
     here = max((speeds[t].steps_per_s for t in held if t in speeds), default=math.inf)
     faster = {t: s.steps_per_s for t, s in speeds.items() if s.steps_per_s > here and job.form.admits_type(t)}
     if job.serves:
-        others, doubtful = faster.keys() if wants_more else set[str](), set[str]()
+        others, doubtful = set(faster) if wants_more else set[str](), set[str]()
     else:
         others = {t for t, rate in faster.items() if rate > here * DATA_SHEETS_WITHIN}
         doubtful = faster.keys() - others - held.keys()
