@@ -11,6 +11,7 @@ from __future__ import annotations
 from slurm_hadar.model.gpus import EMPTY, Basis, GpuType, Node, Partition, Placement, Speed, Tenant, in_steps
 from slurm_hadar.model.job import (
     LEAST_DUTY,
+    MOST_RAISED,
     MOST_SLOW_DOWN,
     NO_NEEDS,
     Draw,
@@ -27,6 +28,6 @@ from slurm_hadar.model.round import Company, Kept, Pairing, Plan, Snapshot, Tier
 
 __all__ = [
     "Basis", "Company", "Draw", "EMPTY", "Fork", "Form", "GpuType", "Job", "JobState", "Kept", "LEAST_DUTY",
-    "MOST_SLOW_DOWN", "Mix", "NO_NEEDS", "Needs", "Node", "Pairing", "Partition", "Placement", "Plan", "Quota",
-    "Snapshot", "Speed", "Tenant", "Tier", "Wait", "in_steps", "outruns",
+    "MOST_RAISED", "MOST_SLOW_DOWN", "Mix", "NO_NEEDS", "Needs", "Node", "Pairing", "Partition", "Placement", "Plan",
+    "Quota", "Snapshot", "Speed", "Tenant", "Tier", "Wait", "in_steps", "outruns",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ __all__ = [
     "Job",
     "JobState",
     "LEAST_DUTY",
+    "MOST_RAISED",
     "MOST_SLOW_DOWN",
     "Mix",
     "NO_NEEDS",
@@ -27,6 +28,9 @@ __all__ = [
 MOST_SLOW_DOWN = 100.0
 #: The least ``duty`` of a job.
 LEAST_DUTY = 0.001
+#: A stated total that was raised more often than this tells nothing of how long a job is. A script with several
+#: trainings raises it, too: as often as this with the ten folds of a cross-validation.
+MOST_RAISED = 9
 
 
 class JobState(enum.StrEnum):
@@ -200,8 +204,10 @@ class Job:
     ``fork`` is one copy of the forked job ``parent``: its copies train at once on different nodes, and share
     ``total_steps`` and ``done_steps``, which are those of the parent. ``total_steps`` is a statement: the owner's, or
     the script's own report; ``reckoned_steps`` are those that the job must have made in this run beyond what it has
-    told, by its speed and the time that it had for itself, which tell where a statement is wrong. ``predicted_steps``
-    is what a predictor expects it to be where nobody states it, from earlier runs, and four in five such jobs lie in
+    told, by its speed and the time that it had for itself, which tell where a statement is wrong. ``raised`` is how
+    often the script has stated more in all than before; after more than :data:`MOST_RAISED` times that tells nothing,
+    and ``reckoned_steps`` are those that the job must have made in all its trainings. ``predicted_steps`` is what a
+    predictor expects it to be where nobody states it, from earlier runs, and four in five such jobs lie in
     ``predicted_range``, where that is known; a job that goes on is expected to be at least ``outlives`` times what it
     has done, so that nothing is expected to end for ever.
     ``graph`` names the job's graph where one is known, and its speeds then come with factors from it. ``needs`` is what
@@ -262,6 +268,7 @@ class Job:
     blocked: str | None = None
     blocked_until: float | None = None
     reckoned_steps: float = 0.0
+    raised: int = 0
     slow_down: float = 1.0
     host: str | None = None
     turns: float = 0.5
@@ -320,19 +327,21 @@ class Job:
     @property
     def overrun(self) -> bool:
         """Whether the job has made more steps than are stated, or must have: a job that evaluates, or waits for its
-        data, makes fewer steps than its speed allows."""
+        data, makes fewer steps than its speed allows. Or than were stated again and again, before that was raised."""
         total = self.total_steps
-        return total is not None and (outruns(self.done_steps, total) or self.reckoned_steps > 2.0 * total)
+        if total is None:
+            return False
+        return self.raised > MOST_RAISED or outruns(self.done_steps, total) or self.reckoned_steps > 2.0 * total
 
     @property
     def expected_steps(self) -> float | None:
         """Steps in all: stated, else expected; None where neither is known.
 
         Who has made more than was stated is expected to take as long again as it has, so that a false statement makes
-        nobody nearly done for ever.
+        nobody nearly done for ever; longer where it says so.
         """
         if self.total_steps is not None and self.overrun:
-            return self.done_steps + max(self.done_steps, self.reckoned_steps)
+            return max(self.total_steps, self.done_steps + max(self.done_steps, self.reckoned_steps))
         if self.total_steps is not None or self.predicted_steps is None:
             return self.total_steps
         return max(self.predicted_steps, self.outlives * self.done_steps)

@@ -321,14 +321,17 @@ class Details(NamedTuple):
     throttle: int | None = None
 
 
+#: Whose details are asked for: those that a round may place, of which one that runs keeps what its owner excludes.
+DETAIL_STATES = "PENDING,RUNNING,SUSPENDED"
 #: The value of ``-o`` for :func:`parse_details`, to be formatted with the mark.
 DETAIL_FORMAT = f"%i{SEP}{{0}}%x{SEP}{{0}}"
 
 
 def parse_details(text: str, mark: str) -> dict[str, Details]:
-    """Read the output of ``squeue -h -t PENDING -o`` DETAIL_FORMAT: by job, of a job array by its id. Only of jobs that
-    have any; those whose lists are not understood are left out."""
-    found = {}
+    """Read the output of ``squeue -h -t`` DETAIL_STATES ``-o`` DETAIL_FORMAT: by job, of a job array by its id, whose
+    throttle stands beside the tasks that wait. Only of jobs that have any; those whose lists are not understood are
+    left out."""
+    found: dict[str, Details] = {}
     for r in records((text,), ("job", "excluded"), mark, "squeue"):
         job, _, tasks = r["job"].partition("_")
         _, percent, most = tasks.rstrip("]").rpartition("%")
@@ -336,6 +339,8 @@ def parse_details(text: str, mark: str) -> dict[str, Details]:
             details = Details(expand(r["excluded"]), int(most) if percent and _DIGITS.fullmatch(most) else None)
         except SlurmParseError:
             continue
+        if details.throttle is None and job in found:
+            details = details._replace(throttle=found[job].throttle)
         if details != Details():
             found[job] = details
     return found

@@ -60,7 +60,7 @@ def _standing(found: Mapping[str, Any], now: float) -> list[str]:
 
 def _steps(record: Mapping[str, Any], size: str) -> str:
     steps, total = record["steps"], record["total_steps"]
-    if total is None:
+    if total is None or not size:
         return f"{steps:.0f} of ? ({size or 'its length is not known'})"
     return f"{steps:.0f} of {total:.0f} ({size}{', and outrun' if outruns(steps, total) else ''})"
 

@@ -130,6 +130,21 @@ def test_a_job_that_has_outrun_what_was_stated(slurm: Asked, journal: Journal, s
     assert found["done_share"] is None and found["end_80"] is None
 
 
+def test_a_job_whose_stated_total_was_raised_too_often(slurm: Asked, journal: Journal, see: Any) -> None:
+    """It is not told to be nearly done."""
+    job = slurm.submit(2, "hadar:model=resnet18,batch=64,steps=100")
+    slurm.start(job, "v100-1")
+    slurm.jobs[job] = replace(slurm.jobs[job], restarts=1)
+    known = record(job, run_since=time.time() - 60, steps=98.0, total_steps=100.0, raised=10, restarts=1)
+    journal.save_jobs([known])
+
+    text, found = see(job)
+
+    assert "98 of 100 steps (its stated total was raised 10 times: how many it makes is not known)" in text
+    assert "98 %" not in text and "80 % to end" not in text
+    assert found["done_share"] is None and found["end_80"] is None
+
+
 def test_a_move_that_no_round_has_seen(slurm: Asked, journal: Journal, see: Any) -> None:
     """Its time on the GPUs of before ends where Slurm has begun it anew."""
     job = slurm.submit(2, "hadar:model=resnet18,batch=64,steps=1000")

@@ -327,7 +327,8 @@ def test_what_a_job_needs_beside_gpus() -> None:
 
 def test_details_are_by_array() -> None:
     """The older format folds arrays, and tells throttle and excluded nodes."""
-    rows = [("10_[1-199:3%7]", "k80-1,v100-1"), ("4", "v100-1"), ("5", "N/A"), ("6_[1,3]", ""), ("7_[1%x]", "a[")]
+    rows = [("10_[1-199:3%7]", "k80-1,v100-1"), ("4", "v100-1"), ("5", "N/A"), ("6_[1,3]", ""), ("7_[1%x]", "a["),
+            ("10_0", "k80-1,v100-1")]  # fmt: skip
     text = "".join(f"{a}{SEP}{MARK}{b}{SEP}{MARK}\n" for a, b in rows)
 
     assert DETAIL_FORMAT.format(MARK) == f"%i{SEP}{MARK}%x{SEP}{MARK}"

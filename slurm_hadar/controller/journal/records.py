@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from slurm_hadar.model import EMPTY, Placement
+from slurm_hadar.model import EMPTY, MOST_RAISED, Placement, outruns
 
 __all__ = [
     "Decision", "Event", "Gain", "JobRecord", "PastJob", "RoundRecord", "Run", "DashboardChanges", "Purpose", "Stage",
@@ -67,10 +67,11 @@ class JobRecord:
     maps a node where the job could not be started to the epoch second until which it is not tried again; ``slow``
     counts rounds in which a placement did not start, ``relaunched`` how often Slurm was told to try a launch of its own
     again that had failed.
-    ``reported`` says that ``total_steps`` is the script's own word; else it is the comment's. ``forecast`` is what the
-    job was last expected to be (:class:`slurm_hadar.controller.prediction.forecasts.Forecast`), {} = it was never
-    asked about. ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type`` at
-    last) and ``final``, the state in which it ended, are what a predictor learns from.
+    ``reported`` says that ``total_steps`` is the script's own word; else it is the comment's. ``most_steps`` are the
+    most that the script has stated for all its trainings, and ``raised`` counts how often that was raised. ``forecast``
+    is what the job was last expected to be (:class:`slurm_hadar.controller.prediction.forecasts.Forecast`), {} = it was
+    never asked about. ``user``, ``name``, ``model``, ``batch``, ``ran_s`` (seconds it ran, by GPU type; ``last_type``
+    at last) and ``final``, the state in which it ended, are what a predictor learns from.
     ``ran_on``: the nodes of the present run, as long as it was not this controller that stopped it.
     ``graph_fault``: why the graph that its comment names cannot be used. ``lowered``: why it weighs less than stated.
     ``size_kept``: why it keeps its size, though its comment allows others.
@@ -163,6 +164,8 @@ class JobRecord:
     untold_s: float | None = None
     set_by_s: float = 0.0
     others_s: float = 0.0
+    most_steps: float = 0.0
+    raised: int = 0
 
     @property
     def past(self) -> PastJob:
@@ -184,6 +187,11 @@ class JobRecord:
     def arrived(self) -> float:
         """Its arrival by the clock as it is now: so long it has waited, whatever the clock was set by since."""
         return self.arrival + self.set_by_s
+
+    @property
+    def doubt(self) -> str:
+        """Why what is stated of its length tells nothing; "" where it does."""
+        return f"its stated total was raised {self.raised} times" if self.raised > MOST_RAISED else ""
 
     @property
     def stage(self) -> Stage:
@@ -229,6 +237,14 @@ class JobRecord:
         self.clock_s = self.ran_in_all_s + seconds
         self.attained_s += seconds * gpus
         self.others_s += seconds * gpus * (1.0 - part)
+
+    def state(self, steps: float) -> None:
+        """The script states so many steps of all its trainings, as far as they are known; it may have stated more."""
+        if self.most_steps and outruns(steps, self.most_steps):
+            self.raised += 1
+        elif self.most_steps:
+            return
+        self.most_steps = steps
 
     def ran_more(self, gpu_type: str, seconds: float) -> None:
         """It ran for so many seconds more on GPUs of that type."""
@@ -297,7 +313,7 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Event:
     """What was seen to happen to a job, as opposed to decided: ``kind`` is restart, retry,
-    forecast, graph, weight, barred, wanted or asked."""
+    forecast, graph, weight, barred, wanted, raised or asked."""
 
     job_id: str
     kind: str

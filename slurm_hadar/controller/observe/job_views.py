@@ -84,6 +84,7 @@ class JobViews:
             started=record.run_since,
             eligible=job.eligible,
             total_steps=record.total_steps,
+            raised=record.raised,
             predicted_steps=forecast.expected_s * per_s if forecast else None,
             predicted_range=(forecast.low_s * per_s, forecast.high_s * per_s) if forecast else None,
             outlives=forecast.outlives if forecast else 1.0,
@@ -144,8 +145,15 @@ class JobViews:
 
     def _reckoned(self, job: Job, record: JobRecord) -> Job:
         """With what a job must have done without telling: where its size is stated, to tell a false statement; where it
-        is predicted, as its steps, if it reports none."""
-        if record.run_since is None or job.fork is not None:
+        is predicted, as its steps, if it reports none. Of one whose statement tells nothing, with all that it must have
+        made, over all its trainings."""
+        if job.fork is not None:
+            return job
+        if record.doubt:
+            best = job.best_rate()
+            made = sum(s * (job.speeds[t].steps_per_s if t in job.speeds else best) for t, s in record.ran_s.items())
+            return replace(job, reckoned_steps=made)
+        if record.run_since is None:
             return job
         steps = (record.untold_s or 0.0) * job.rate(job.placement)
         if job.total_steps is not None:
@@ -261,7 +269,7 @@ def _by_what_is_known(job: Job, wants_more: bool) -> Job:
     here = max((speeds[t].steps_per_s for t in held if t in speeds), default=math.inf)
     faster = {t: s.steps_per_s for t, s in speeds.items() if s.steps_per_s > here and job.form.admits_type(t)}
     if job.serves:
-        others, doubtful = faster.keys() if wants_more else set[str](), set[str]()
+        others, doubtful = set(faster) if wants_more else set[str](), set[str]()
     else:
         others = {t for t, rate in faster.items() if rate > here * DATA_SHEETS_WITHIN}
         doubtful = faster.keys() - others - held.keys()

@@ -153,7 +153,7 @@ class CliBackend(Backend):
         mark = _mark()
         option = parsing.DETAIL_FORMAT.format(mark)
         return parsing.parse_details(
-            self._read(["squeue", "--local", "--all", "-h", "-t", "PENDING", "-o", option]), mark
+            self._read(["squeue", "--local", "--all", "-h", "-t", parsing.DETAIL_STATES, "-o", option]), mark
         )
 
     def _bounds(self) -> Bounds:

@@ -95,9 +95,14 @@ def test_what_users_write_does_no_harm_on_a_terminal(live: Any) -> None:
 
 
 def test_advice(live: Any, poll: Any) -> None:
-    """Mode advise says what it would do, and does not."""
-    job = live.submit("--gres=gpu:2", "--exclude=v100-[1-2],p100-[1-2]")
-    poll(lambda: live.state_of(job) == "RUNNING")
+    """Mode advise says what it would do, and does not: nothing about one that runs and excludes the faster nodes."""
+    faster = live.submit("--gres=gpu:4", "-N4", "-w", "v100-[1-2],p100-[1-2]", comment="", script="sleep 600")
+    poll(lambda: live.state_of(faster) == "RUNNING")
+    job = live.submit("--gres=gpu:2")
+    bound = live.submit("--gres=gpu:2", "--exclude=v100-[1-2],p100-[1-2]")
+    poll(lambda: {live.state_of(job), live.state_of(bound)} == {"RUNNING"})
+    live.cluster.run(["scancel", faster])
+    poll(lambda: live.state_of(faster) == "CANCELLED" and not live.gpus(faster))
     before = live.show(job)
 
     done = live.hadar("run", "--once", "--mode", "advise")

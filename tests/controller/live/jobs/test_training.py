@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from slurm_hadar.controller.agents.channel_file import announce
+from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.messages import ChannelInfo
+from slurm_hadar.model import MOST_RAISED
 from slurm_hadar.throughput.store import ThroughputStore
 
 pytestmark = [pytest.mark.slurm, pytest.mark.torch]
@@ -329,3 +331,43 @@ def test_an_elastic_gang_is_started_and_moved_in_other_sizes(live: Any, poll: An
     measured, user = ThroughputStore(live.journal.connection), getpass.getuser()
     assert {m.gpus for m in measured.of("resnet18:4", user)} == {2}
     assert {m.gpus for m in measured.of("resnet18:8", user)} == {1}
+
+
+EVER_MORE = """
+import torch, slurm_hadar
+layer = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for number in range(200):
+    for step in slurm_hadar.train(layer, optimizer, total_steps=4, name=f"t{number}"):
+        pass
+"""
+
+
+def test_ever_new_trainings_do_not_make_a_job_nearly_done(live: Any, poll: Any) -> None:
+    """Each is believed to be the last until they are too many: then its history and explain say so, and a controller
+    that was started since knows it."""
+    live.pace(v100=2.0)
+    script = live.work / "ever_more.py"
+    script.write_text(EVER_MORE)
+    controller = live.controller(channel=True)
+    training = ONE.format(script=script, arguments="")
+    job = live.submit("--gres=gpu:1", comment=comment(4), script=training, env=environment())
+    live.place(**{f"j{job}": {"v100-1": 1}})
+    seen: list[Any] = []
+
+    def outrun() -> bool:
+        seen.append(controller.run_round().seen.snapshot.job[job])
+        return seen[-1].raised > MOST_RAISED
+
+    poll(outrun, DEADLINE_S, 0.5)
+    live.book = ReportBook()
+    after = live.controller().run_round().seen.snapshot.job[job]
+    told = [e["why"] for e in live.journal.history(job) if e.get("event") == "raised"]
+    explained = live.hadar("explain", job).stdout
+    live.cluster.run(["scancel", job])
+
+    believed = [one for one in seen if one.running and 0 < one.raised <= MOST_RAISED]
+    assert believed and max(one.expected_remaining_steps for one in believed) <= 4
+    assert after.overrun and after.expected_remaining_steps > 10
+    assert len(told) == 1 and "its stated total was raised 10 times" in told[0]
+    assert "size         not known: its stated total was raised 10 times, taken to be" in explained
