@@ -114,6 +114,7 @@ class JobViews:
             pairs_as=likeness(facts) if job.shards else "",
             blocked=facts.blocked,
             blocked_until=facts.blocked_until,
+            opens=facts.opens,
             ruled_out=_not_named(comment.types, self._types),
             serves=record.serves,
         )
@@ -265,7 +266,7 @@ def _by_what_is_known(job: Job, wants_more: bool) -> Job:
     else:
         others = {t for t, rate in faster.items() if rate > here * DATA_SHEETS_WITHIN}
         doubtful = faster.keys() - others - held.keys()
-    form = shared_form(replace(job.form, types=frozenset(held) | others))
+    form = shared_form(replace(job.form, types=frozenset(held).union(others)))
     return replace(job, form=form, ruled_out={**dict.fromkeys(sorted(doubtful), _DOUBTFUL), **job.ruled_out})
 
 
