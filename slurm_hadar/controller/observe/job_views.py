@@ -162,6 +162,8 @@ class JobViews:
             return None
         if facts.job.state is not JobState.RUNNING:
             return self._fixed(facts) if facts.job.state is JobState.PENDING else None
+        if facts.job.state_text == "CONFIGURING":
+            return "its nodes are being made ready for it"
         if record.unsaved_until > now:
             why = "though it says that it can" if record.unsaved else "as its training had not begun"
             again_s = record.unsaved_until - now
