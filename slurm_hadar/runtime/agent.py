@@ -41,7 +41,7 @@ WATCHED = {*FORWARDED, signal.SIGUSR2, signal.SIGCHLD}
 LOOK_EVERY_S = 1.0
 FAREWELL_S = 2.0
 TRAINING_S = 60.0  # beyond Slurm's KillWait (30 s by default)
-SAVE, BYE = b"save\n", b"bye %d %d\n"
+SAVE, END, BYE = b"save\n", b"end\n", b"bye %d %d\n"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -99,7 +99,9 @@ class _Task:
                 self._look_for_training()
                 self._tell_reporter(SAVE)
             else:
-                self._told_to_end = self._told_to_end or got.si_signo == signal.SIGTERM
+                if got.si_signo == signal.SIGTERM:
+                    self._told_to_end = True
+                    self._tell_reporter(END)
                 self._pass_on(got)
 
     def _pass_on(self, got: signal.struct_siginfo) -> None:
