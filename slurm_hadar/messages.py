@@ -126,6 +126,7 @@ class Report:
         was measured to take of the GPU's memory between two iterations, and beyond that within one; where nothing can
         be measured what it has declared; None if neither.
     step: the Slurm step that the agent runs in, such as "123.0", so that the checkpoint signal reaches no other step.
+    told_to_end: the agent was sent a SIGTERM, as Slurm does where it puts the job back, but not where it loses a node.
     """
 
     kind: str
@@ -160,6 +161,7 @@ class Report:
     persistent_bytes: int | None = None
     ephemeral_bytes: int | None = None
     step: str | None = None
+    told_to_end: bool = False
 
     def __post_init__(self) -> None:
         _check(self, REPORT_KINDS)

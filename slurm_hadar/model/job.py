@@ -224,9 +224,10 @@ class Job:
     which is made smaller for others but not stopped. ``blocked`` is why a job that waits would not be started this
     round whatever it was given, None if nothing is known to keep it; policies are not shown such jobs
     (:mod:`slurm_hadar.policies.toolkit.admission`). ``blocked_until`` is when that passes, where
-    it is known. ``ruled_out`` says why its form does not admit a GPU type of the cluster, as the end of a sentence such
-    as "p100 is free, but". ``whole``: all GPUs that a running job has where its nodes are given to it whole, of which
-    it uses those of its placement; EMPTY where it has no others.
+    it is known. ``opens``: nodes that its form leaves out for now, and when it may have each again. ``ruled_out`` says
+    why its form does not admit a GPU type of the cluster, as the end of a sentence such as "p100 is free, but".
+    ``whole``: all GPUs that a running job has where its nodes are given to it whole, of which it uses those of its
+    placement; EMPTY where it has no others.
     """
 
     job_id: str
@@ -267,6 +268,7 @@ class Job:
     needs: Needs = NO_NEEDS
     blocked: str | None = None
     blocked_until: float | None = None
+    opens: Mapping[str, float] = field(default_factory=dict)
     reckoned_steps: float = 0.0
     raised: int = 0
     slow_down: float = 1.0

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -26,6 +25,7 @@ from slurm_hadar import messages, scratch
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.runtime.launch.nested import watched_path
+from slurm_hadar.runtime.launch.processes import die_with, end_like, slurm_signals_everyone
 from slurm_hadar.runtime.launch.turns import FAILED, Reserve, has_shards, join_in
 
 FORWARDED = (
@@ -39,10 +39,9 @@ FORWARDED = (
 )
 WATCHED = {*FORWARDED, signal.SIGUSR2, signal.SIGCHLD}
 LOOK_EVERY_S = 1.0
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 FAREWELL_S = 2.0
 TRAINING_S = 60.0  # beyond Slurm's KillWait (30 s by default)
-SAVE, BYE = b"save\n", b"bye %d %d\n"
+SAVE, END, BYE = b"save\n", b"end\n", b"bye %d %d\n"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -60,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         if run_dir is not None:
             shutil.rmtree(run_dir, ignore_errors=True)
-    return _end_like(status)
+    return end_like(status)
 
 
 class _Task:
@@ -71,7 +70,7 @@ class _Task:
         self._reporter: int | None = None
         self._pipe: int | None = None
         self._reporter_may_start = run_dir is not None
-        self._everyone_is_signalled = _slurm_signals_everyone()
+        self._everyone_is_signalled = slurm_signals_everyone()
         self._told_to_end = False
         self._environ = _environ_of(run_dir)
         self._post = join_in(self._environ)
@@ -92,6 +91,7 @@ class _Task:
             elif got.si_signo == signal.SIGCHLD:
                 status = self._reap()
                 if status is not None:
+                    self._end_training(status)
                     self._await_training()
                     self._end(_shell_code(status))
                     return status
@@ -99,23 +99,33 @@ class _Task:
                 self._look_for_training()
                 self._tell_reporter(SAVE)
             else:
-                self._told_to_end = self._told_to_end or got.si_signo == signal.SIGTERM
+                if got.si_signo == signal.SIGTERM:
+                    self._told_to_end = True
+                    self._tell_reporter(END)
                 self._pass_on(got)
 
     def _pass_on(self, got: signal.struct_siginfo) -> None:
         if not (self._everyone_is_signalled and got.si_pid == os.getppid()):
             _signal_group(self._child, got.si_signo)
 
+    def _end_training(self, status: int) -> None:
+        """SIGUSR1 is a training's wish to save, but ends a shell, or torchrun, that has started it."""
+        if os.waitstatus_to_exitcode(status) == -signal.SIGUSR1:
+            self._told_to_end = True
+            for training in self._trainings():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(training, signal.SIGTERM)
+
     def _await_training(self) -> None:
         """Told to end, a command may be gone before the training that it has started (a shell, or ``mp.spawn``) has
         saved: Slurm kills what is left when this process ends."""
         deadline = time.monotonic() + TRAINING_S
-        while self._told_to_end and self._trains() and time.monotonic() < deadline:
+        while self._told_to_end and self._trainings() and time.monotonic() < deadline:
             time.sleep(0.05)
 
-    def _trains(self) -> bool:
+    def _trainings(self) -> list[int]:
         pages = self._run_dir.glob("*.map") if self._run_dir is not None else ()
-        return any(Path("/proc", page.stem).exists() for page in pages)
+        return [int(page.stem) for page in pages if Path("/proc", page.stem).exists()]
 
     def _end(self, code: int) -> None:
         """Say goodbye; where the owner has asked for it, a command that failed by itself is run again."""
@@ -232,7 +242,7 @@ def _start(command: list[str], environ: dict[str, str]) -> int:
         return pid
     code = 126
     try:
-        _die_with(agent)
+        die_with(agent)  # where Slurm tracks processes by parents the command would go on beside the job's next run
         os.setsid()
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two; a command expects the default
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -245,29 +255,6 @@ def _start(command: list[str], environ: dict[str, str]) -> int:
         say(f"cannot run {command[0]}: {error.strerror}")
     finally:
         os._exit(code)
-
-
-def _die_with(agent: int) -> None:
-    """An agent that is killed outright cannot end its command, and where Slurm tracks processes by parents it cannot
-    either: the command would train on beside the next run of its job."""
-    import ctypes  # in the child alone
-
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != agent:  # it died before that
-        os._exit(128 + signal.SIGKILL)
-
-
-def _slurm_signals_everyone() -> bool:
-    """Whether Slurm's signals reach the command without being passed on: true only of ``proctrack/linuxproc``.
-
-    ``proctrack/cgroup``, the default, signals the process that Slurm has started; ``proctrack/pgid`` its process group.
-    """
-    try:
-        conf = Path(os.environ.get("SLURM_CONF", "/etc/slurm/slurm.conf")).read_text(errors="replace")
-    except OSError:
-        return False
-    lines = (line.split("#")[0].replace(" ", "").lower() for line in conf.splitlines())
-    return "proctracktype=proctrack/linuxproc" in lines
 
 
 def _is_first_task() -> bool:
@@ -294,19 +281,6 @@ def _signal_group(pid: int, number: int) -> None:
 def _shell_code(status: int) -> int:
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
-
-
-def _end_like(status: int) -> int:
-    """Exit as the command did; die of the same signal if it died of one, so that Slurm shows what it always shows."""
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return code
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if -code != signal.SIGKILL:
-        signal.signal(-code, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {-code})
-    os.kill(os.getpid(), -code)
-    return 128 - code
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
 Runs in the batch script. It drops the variables in which sbatch has frozen the shape that was asked for at submission,
 tells srun the tasks that the job has now, as many as plain srun would start, and puts the agent beside the command in
-each task. Then it *becomes* srun, so that signals, output and exit code are srun's own. What it cannot do
-(no controller, slurmctld slow) costs measuring, never the run.
+each task. Then it runs srun, whose output and exit code it has; who tells it to end lets the step save first
+(:mod:`slurm_hadar.runtime.launch.running`). What it cannot do (no controller, slurmctld slow) costs measuring, never
+the run.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import CommentError, ConfigError
 from slurm_hadar.joblog import say
-from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry, shape, surroundings
+from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry, running, shape, surroundings
 from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command, without
 from slurm_hadar.runtime.launch.turns import has_shards
@@ -39,7 +40,7 @@ class NotStarted(Exception):
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Become srun; returns only if srun cannot be run at all, or if the command must not."""
+    """Run srun, or become it where no step is to be saved; returns the exit code for the script."""
     _open_standard_files()
     arguments = list(sys.argv[1:] if argv is None else argv)
     options, command = split_command(arguments)
@@ -50,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     _disinherit(os.environ)
     environ = dict(os.environ)
     if messages.canonical_job_id(environ) is None or not command:
-        return _become(srun, arguments, environ)
+        return running.become(srun, arguments, environ)
     try:
         words = prepare(options, command, environ)
     except NotStarted as refusal:
@@ -60,7 +61,12 @@ def main(argv: list[str] | None = None) -> int:
         say(f"not started: {error.filename or 'the working directory'}: {error.strerror}")
         return 1
     _announce_restart(environ)
-    return _become(srun, words, environ)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    if "--pty" in options:  # the terminal is srun's
+        return running.become(srun, words, environ)
+    return running.run(srun, words, environ, environ["HADAR_JOB_ID"])
 
 
 def prepare(options: list[str], command: list[str], environ: MutableMapping[str, str]) -> list[str]:
@@ -239,17 +245,6 @@ def _open_standard_files() -> None:
     while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(file, True)
     os.close(file)
-
-
-def _become(srun: str, arguments: list[str], environ: MutableMapping[str, str]) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-    try:
-        os.execve(srun, [srun, *arguments], dict(environ))
-    except OSError as error:
-        say(f"cannot run {srun}: {error.strerror}")
-    return 126
 
 
 if __name__ == "__main__":

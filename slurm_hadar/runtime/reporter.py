@@ -113,6 +113,7 @@ class Reporter:
         self._meter = Meter()
         self._company = Company(broker, job)
         self._gives_way = GivesWay(broker, job)
+        self._told_to_end = False
         self._seq = 0
         self._reported_at = 0.0
         self._reported: tuple[int, int] | None = None  # steps, and workers wanted
@@ -146,7 +147,7 @@ class Reporter:
         self._connection.close()
 
     def _hear_agent(self, pipe: int) -> bool:
-        """Lines from the agent: a wish to save (SIGUSR2), or the command's end."""
+        """Lines from the agent: a wish to save (SIGUSR2), that it is told to end, or the command's end."""
         data = os.read(pipe, 4096)
         if not data:
             return False
@@ -154,6 +155,9 @@ class Reporter:
         for line in lines:
             if line == b"save":
                 self._ask_to_save("signal from the scheduler", 0.0)
+            elif line == b"end":  # at once: what does not end in time is killed, and this with it
+                self._told_to_end = True
+                self._report("report", self._page())
             elif line.startswith(b"bye "):
                 self._report_due(self._page())
                 code, retry = map(int, line[4:].split())
@@ -247,6 +251,7 @@ class Reporter:
             exit_code=exit_code,
             retry=retry,
             step=self._step,
+            told_to_end=self._told_to_end,
             **known,
         )
 

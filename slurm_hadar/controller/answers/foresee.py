@@ -164,10 +164,13 @@ class _Game:
 
     def _shown(self, job: Job) -> Job:
         """The job with the limit on young runs as it is by now; what kept it back at first is taken to pass, at the
-        next round where nobody knows when."""
+        next round where nobody knows when. Nodes that it was kept off are its own again in time."""
         over = job.blocked_until is None or self.now >= job.blocked_until
         if job.blocked is not None and self.first is not None and over:
             job = replace(job, blocked=None)
+        if (nodes := job.form.nodes) is not None and any(at <= self.now for at in job.opens.values()):
+            nodes |= {node for node, at in job.opens.items() if at <= self.now}
+            job = replace(job, form=replace(job.form, nodes=nodes))
         if not job.running or job.job_id in self._stays or job.started is None:
             return job
         young = self.now - job.started < self._config.guard.min_run_s
@@ -205,7 +208,8 @@ class _Game:
         settings = self._config.controller
         ends = self._ends()
         leave = [moment for moment, _ in self._leaving]
-        open_ = [at for j in self._jobs.values() if (at := j.blocked_until) is not None and at > self.now]
+        opens = (at for j in self._jobs.values() for at in (j.blocked_until, *j.opens.values()))
+        open_ = [at for at in opens if at is not None and at > self.now]
         first = min([*ends.values(), *leave, *open_], default=math.inf)
         due = self.now + settings.round_s * max(1, int(apart * (self.now - self._origin) / settings.round_s))
         self._idle = self._idle + 1 if math.isinf(first) else 0

@@ -115,6 +115,7 @@ class JobViews:
             pairs_as=likeness(facts) if job.shards else "",
             blocked=facts.blocked,
             blocked_until=facts.blocked_until,
+            opens=facts.opens,
             ruled_out=_not_named(comment.types, self._types),
             serves=record.serves,
         )
@@ -169,6 +170,8 @@ class JobViews:
             return None
         if facts.job.state is not JobState.RUNNING:
             return self._fixed(facts) if facts.job.state is JobState.PENDING else None
+        if facts.job.state_text == "CONFIGURING":
+            return "its nodes are being made ready for it"
         if record.unsaved_until > now:
             why = "though it says that it can" if record.unsaved else "as its training had not begun"
             again_s = record.unsaved_until - now
@@ -273,7 +276,7 @@ def _by_what_is_known(job: Job, wants_more: bool) -> Job:
     else:
         others = {t for t, rate in faster.items() if rate > here * DATA_SHEETS_WITHIN}
         doubtful = faster.keys() - others - held.keys()
-    form = shared_form(replace(job.form, types=frozenset(held) | others))
+    form = shared_form(replace(job.form, types=frozenset(held).union(others)))
     return replace(job, form=form, ruled_out={**dict.fromkeys(sorted(doubtful), _DOUBTFUL), **job.ruled_out})
 
 

@@ -18,6 +18,7 @@ from slurm_hadar.model import EMPTY, Form, JobState, Mix, Placement
 from slurm_hadar.slurm.state import SlurmJob
 
 __all__ = [
+    "by_task",
     "form_of",
     "gpus_asked",
     "is_elastic",
@@ -26,6 +27,7 @@ __all__ = [
     "placement_of",
     "shared_form",
     "size_kept",
+    "tasks_are_even",
     "types_of",
     "whole_of",
 ]
@@ -36,19 +38,29 @@ def placement_of(job: SlurmJob, nodes: Mapping[str, NodeFacts]) -> Placement:
     has shards of a GPU holds that GPU, with others or not."""
     if job.state is not JobState.RUNNING or not job.nodes:
         return EMPTY
-    request = job.gpus[0] if len(job.gpus) == 1 else None
-    if request is None and job.shards and not job.gpus and len(job.nodes) == 1:
-        each = 1
-    elif request is None:
-        return EMPTY
-    elif request.per == "node" or (request.per == "job" and len(job.nodes) == 1):
-        each = request.count
-    else:
+    each = 1 if job.shards and not job.gpus and len(job.nodes) == 1 else _each(job)
+    if each is None:
         return EMPTY
     types = {name: nodes[name].gpu_type for name in job.nodes if name in nodes}
     if len(types) != len(job.nodes) or None in types.values():
         return EMPTY
     return Placement.of({name: {gpu_type: each} for name, gpu_type in types.items() if gpu_type})
+
+
+def _each(job: SlurmJob) -> int | None:
+    """How many GPUs a running job with one request has on each of its nodes; None where they may lie unevenly."""
+    request = job.gpus[0] if len(job.gpus) == 1 else None
+    if request is None or (request.per == "task" and not tasks_are_even(job, len(job.nodes))):
+        return None
+    if request.per == "task":
+        return request.count * job.num_tasks // len(job.nodes)
+    return request.count if request.per == "node" or (request.per == "job" and len(job.nodes) == 1) else None
+
+
+def tasks_are_even(job: SlurmJob, nodes: int) -> bool:
+    """Whether Slurm starts equally many of the job's tasks on each of so many nodes: else it spreads them as it likes,
+    seven and one of eight (seen on 22.05)."""
+    return nodes == 1 or job.num_tasks in (nodes, nodes * job.tasks_per_node)
 
 
 def whole_of(job: SlurmJob, placement: Placement, alone: Mapping[str, Mapping[str, int]]) -> Placement:
@@ -67,9 +79,10 @@ def gpus_asked(job: SlurmJob) -> int | None:
     if job.shards and not job.gpus:
         return 1
     request = job.gpus[0] if len(job.gpus) == 1 else None
-    if request is None or request.per not in ("node", "job"):
+    if request is None or request.per not in ("node", "job", "task"):
         return None
-    return request.count * (len(job.nodes) or max(1, job.num_nodes)) if request.per == "node" else request.count
+    times = {"node": len(job.nodes) or job.num_nodes, "task": job.num_tasks}
+    return request.count * max(1, times.get(request.per, 1))
 
 
 def form_of(job: SlurmJob, comment: JobComment, record: JobRecord, nodes: NodeBook, now: float) -> Form:
@@ -143,6 +156,8 @@ def size_kept(job: SlurmJob, record: JobRecord, nodes: NodeBook) -> str | None:
     ``--ntasks-per-socket`` allow is ``BadConstraints``, or more tasks than were told; and the tasks of several nodes
     Slurm spreads as it likes, seven and one of eight (seen on 22.05).
     """
+    if by_task(job):
+        return "it asks for GPUs per task; ask with --gres=gpu:N"
     if _keeps_shape(job, nodes):
         return "it asks for other GRES, and its CPUs are counted by GPUs"
     if record.tasks == record.nodes:
@@ -160,9 +175,15 @@ def size_kept(job: SlurmJob, record: JobRecord, nodes: NodeBook) -> str | None:
 
 
 def _keeps_shape(job: SlurmJob, nodes: NodeBook) -> bool:
-    """Whether only its owner can change the job's shape: of one with other GRES whose CPUs are counted by GPUs Slurm
-    reckons the CPUs wrongly, or finds no node, once it was told other tasks (seen on 22.05)."""
-    return bool(job.asks.gres) and nodes.bounds.cpus_per_gpu(job) > 0
+    """Whether only its owner can change the job's shape: what it asks for per task stands beside whatever it is told,
+    and of one with other GRES whose CPUs are counted by GPUs Slurm reckons the CPUs wrongly, or finds no node, once it
+    was told other tasks (seen on 22.05)."""
+    return by_task(job) or (bool(job.asks.gres) and nodes.bounds.cpus_per_gpu(job) > 0)
+
+
+def by_task(job: SlurmJob) -> bool:
+    """Whether the job asks for GPUs by ``--gpus-per-task``."""
+    return any(request.per == "task" for request in job.gpus)
 
 
 def types_of(comment: JobComment, nodes: NodeBook) -> tuple[frozenset[str] | None, tuple[tuple[str, int | None], ...]]:

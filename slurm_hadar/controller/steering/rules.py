@@ -12,7 +12,7 @@ from slurm_hadar.comment import JobComment, is_ours, looks_like_ours, read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.steering.elastic import gang_sizes, has_room
-from slurm_hadar.controller.steering.forms import is_elastic, node_range, placement_of
+from slurm_hadar.controller.steering.forms import is_elastic, node_range, placement_of, tasks_are_even
 from slurm_hadar.controller.steering.nodes import (
     NodeBook,
     NodeFacts,
@@ -126,7 +126,12 @@ def _by_request(job: SlurmJob) -> str | None:
             f"asks for GPU type {names}, which Slurm cannot change; ask for --gres=gpu:{request.count} "
             "and say types= in the comment"
         )
-    if request.per not in ("node", "job"):
+    if request.per == "task" and not tasks_are_even(job, len(job.nodes) or job.num_nodes):
+        return (
+            f"asks for GPUs per task, on {job.num_nodes} nodes, over which Slurm may spread its tasks unevenly; "
+            "ask for --ntasks-per-node, too, to have it steered"
+        )
+    if request.per not in ("node", "job", "task"):
         return f"asks for GPUs per {request.per}; ask with --gres=gpu:N"
     if job.features and not constraint_known(job.features):
         return f"has a --constraint that cannot be followed: {job.features}"
@@ -291,6 +296,6 @@ def _by_likeness(job: SlurmJob, low: int, high: int, mix: Mix, nodes: NodeBook) 
 def _slurm_has_room(job: SlurmJob, record: JobRecord, nodes: NodeBook) -> bool:
     """Whether Slurm could start the job somewhere, were the cluster empty, by its GPUs alone."""
     gpus = [nodes[n].gpus for n in nodes.open_to(job.partition, job.features, job.asks).difference(job.exc_nodes)]
-    if job.gpus[0].per == "job":
+    if job.gpus[0].per != "node":
         return sum(gpus) >= record.workers
     return sum(has >= record.workers // record.nodes for has in gpus) >= record.nodes

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from slurm_hadar.comment import read, with_asked, with_needs
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.steering.forms import by_task
 from slurm_hadar.model import Placement
 from slurm_hadar.slurm.node_lists import fold
 from slurm_hadar.slurm.state import SlurmJob, Write
@@ -155,9 +156,12 @@ def _resize(job: SlurmJob, record: JobRecord, nodes: int, each: int) -> tuple[tu
     same_gpus = request is not None and (
         (request.per == "node" and request.count == each)
         or (request.per == "job" and nodes == 1 and request.count == each)
+        or request.per == "task"
     )
     if same_gpus and job.num_nodes == nodes and job.max_nodes == nodes:
         return ()
+    if by_task(job):
+        return (("NumNodes", f"{nodes}-{nodes}"),)
     per_gpu = record.tasks == record.workers > record.nodes
     tasks = nodes * each if per_gpu else record.tasks if nodes == record.nodes else nodes
     # a new number of GPUs makes Slurm forget how many CPUs belong to each

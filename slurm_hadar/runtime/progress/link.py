@@ -19,16 +19,17 @@ PAUSE_POLL_S = 0.1
 
 
 class Signals:
-    """SIGUSR2 where no agent takes it. The handler only counts; a handler of the user's own is kept."""
+    """SIGUSR2 where no agent takes it, and SIGUSR1, by which many let Slurm tell that the time is nearly over. The
+    handler only counts; a handler of the user's own is kept."""
 
     count = 0
 
     @classmethod
-    def listen(cls) -> None:
-        """Count them from now on, where nobody else handles them."""
+    def listen(cls, number: int) -> None:
+        """Count those of this number from now on, where nobody else handles them."""
         free = threading.current_thread() is threading.main_thread()
-        if free and signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL:
-            signal.signal(signal.SIGUSR2, cls._on_signal)
+        if free and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, cls._on_signal)
 
     @classmethod
     def _on_signal(cls, _number: int, _frame: Any) -> None:
@@ -36,7 +37,7 @@ class Signals:
 
 
 class Link:
-    """Rank 0's connection to its agent, if there is one, and to the signal that stands in for it if not."""
+    """Rank 0's connection to its agent, if there is one, and to the signals that ask for a save, too."""
 
     def __init__(self, gang: Gang, resumable: bool) -> None:
         # the copy that counts an unmodified script's steps, if it is in this process: hadar-srun's, which may be of an
@@ -47,10 +48,12 @@ class Link:
         self._seen = self._go_on = 0
         self._signals = self._signals_seen = Signals.count
         if "HADAR_RUN_DIR" not in os.environ and resumable:
-            Signals.listen()
+            Signals.listen(signal.SIGUSR2)
 
     def begin(self, step: int, total_steps: int, global_batch: int | None = None) -> None:
         """The loop begins; with ``global_batch`` it makes the same steps with any number of workers."""
+        if self._resumable:  # not before: libraries leave a signal alone that somebody handles
+            Signals.listen(signal.SIGUSR1)
         if self._page is None:
             return
         words = self._page.words

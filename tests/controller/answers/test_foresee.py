@@ -139,6 +139,16 @@ def test_what_is_kept_back_starts_when_that_is_over(until: float | None, start: 
     assert play(snapshot(kept), get("fifo"), config()).fates["2"].start == NOW + start
 
 
+def test_who_is_kept_off_its_nodes_starts_there_when_that_is_over() -> None:
+    """It has no others, or none as good."""
+    kept = job("2", 500, blocked="so", opens={"a": NOW + 7000.0})
+    nowhere, elsewhere = (replace(kept, form=replace(kept.form, nodes=frozenset(open_))) for open_ in ("", "b"))
+    one, two = (Node("a", {"v100": 1}),), (Node("a", {"v100": 1}), Node("b", {"v100": 1}))
+
+    assert play(snapshot(nowhere, nodes=one), get("fifo"), config()).fates["2"].start == NOW + 7020.0
+    assert play(snapshot(elsewhere, nodes=two), get("fifo"), config()).fates["2"].where.nodes == ("b",)
+
+
 def test_young_runs_and_fixed_ones_stay() -> None:
     """srtf would take the GPU for the shorter job at once: it must wait for min_run_s, or for the end of one that stays
     for good."""

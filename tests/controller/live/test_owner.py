@@ -107,6 +107,31 @@ def test_tasks_per_gpu_stay_what_they_were(live: Any, poll: Any) -> None:
     assert live.field(job, "NumTasks") == "4" and "has changed" not in live.hadar("history", job).stdout
 
 
+@pytest.mark.parametrize(
+    ("asked", "first", "then"),
+    [
+        (("-n2",), {"k80-1": 2}, {"v100-1": 2}),
+        (("-N2", "--ntasks-per-node=2"), {"k80-1": 2, "v100-1": 2}, {"v100-1": 2, "v100-2": 2}),
+    ],
+)
+def test_gpus_of_tasks_are_placed_and_moved(
+    live: Any, poll: Any, asked: tuple[str, ...], first: dict[str, int], then: dict[str, int]
+) -> None:
+    """What a job asks for per task stays as it is: it gets nodes, and no other size."""
+    blocker = full(live, poll)
+    job = live.submit("--gpus-per-task=1", *asked, comment=SAVES + ",gpus=1-8,mix=gated")
+    controller = live.controller(*QUICK)
+    assert controller.run_round().record.leases == 1
+    leave(live, poll, blocker)
+    live.place(**{f"j{job}": first})
+    assert controller.run_round().record.failed == 0 and live.holds(job, first)
+    for _ in range(3):
+        live.place(**{f"j{job}": then})
+        assert controller.run_round().record.failed == 0
+    assert live.holds(job, then) and live.field(job, "TresPerTask").endswith("gpu:1")
+    assert "has changed" not in live.hadar("history", job).stdout
+
+
 def test_a_begin_time_set_after_a_stop_stays(live: Any, poll: Any) -> None:
     """Slurm itself puts off what it has requeued; what is set after the controller's lease is somebody's word."""
     job = live.submit("--gres=gpu:1")

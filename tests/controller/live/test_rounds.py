@@ -124,7 +124,7 @@ ALONE = {
     "later": (["--gres=gpu:1", "--begin=now+900"], "has a begin time of its own"),
     "no gpus": (["--exclusive"], "asks for no GPUs"),  # so that it waits, too
     "two ways": (["--gpus=2", "--gpus-per-node=2"], "asks for GPUs in more than one way"),
-    "per task": (["--gpus-per-task=1", "-n2"], "asks for GPUs per task; ask with --gres=gpu:N"),
+    "per task": (["--gpus-per-task=1", "-n4", "-N2"], "may spread its tasks unevenly; ask for --ntasks-per-node, too"),
     "constraint": (["--gres=gpu:1", "-N2", "-C", "[v100*1&k80*1]"], "has a --constraint that cannot be followed"),
 }
 

@@ -153,6 +153,7 @@ def test_a_job_that_may_run_on_an_avoided_node_only_is_told_until_when(bench: Ca
     seen = b.new_controller(policy=Scripted()).run_round().seen.snapshot.job[job]
 
     assert seen.blocked is not None and "could run on k80-1 only" in seen.blocked
+    assert seen.opens == record.avoid
 
 
 def test_a_job_that_slurm_started_itself_has_a_history(bench: Callable[..., Any]) -> None:

@@ -51,6 +51,19 @@ def test_what_only_a_young_run_is_kept_for_says_nothing_of_the_next(bench: Calla
     assert seen[runs].unmovable is not None and "min_run_s" in seen[runs].unmovable
 
 
+def test_whose_nodes_are_booting_stays_until_they_are_up(bench: Callable[..., Any]) -> None:
+    """Moved, it would have them booted in vain."""
+    b = bench(None, "guard.min_run_s=0")
+    job = b.slurm.submit(comment="hadar:lose=yes")
+    b.slurm.start(job, "v100-1")
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], state_text="CONFIGURING")
+    controller = b.new_controller(policy=Scripted())
+    assert controller.run_round().seen.snapshot.job[job].unmovable == "its nodes are being made ready for it"
+
+    b.slurm.jobs[job] = replace(b.slurm.jobs[job], state_text="RUNNING")
+    assert controller.run_round().seen.snapshot.job[job].movable
+
+
 def test_a_script_that_saves_is_known_to_from_its_first_report_on(bench: Callable[..., Any]) -> None:
     """The training API says so only when it runs; what it said counts in all later runs."""
     b = bench()

@@ -224,17 +224,18 @@ def test_a_job_that_its_owner_requeued_may_start_where_it_was(bench: Callable[..
     assert controller.run_round().seen.snapshot.job[job].form.nodes is None
 
 
-@pytest.mark.parametrize(("last", "kept_off"), [("report", True), ("bye", False)])
+@pytest.mark.parametrize(("last", "kept_off"), [("report", True), ("told to end", False), ("bye", False)])
 def test_a_run_that_was_cut_short_between_two_rounds(bench: Callable[..., Any], last: str, kept_off: bool) -> None:
     """Its node was lost and is back, where its agent has not said goodbye: Slurm would find two runs of it there, and
-    take the node out of use."""
+    take the node out of use. A script that puts its own job back, and ignores the SIGTERM that follows, is killed."""
     one = bench()
     job = one.slurm.submit(comment="hadar:model=resnet18")
     controller = one.new_controller(policy=Told(j1=on("v100-1", "v100")))
     controller.run_round()
     controller.run_round()
     report(one, job, "hello", resumable=True, steps=0)
-    report(one, job, last, resumable=True, steps=9, exit_code=143 if last == "bye" else None)
+    words = {"bye": {"exit_code": 143}, "told to end": {"told_to_end": True}}.get(last, {})
+    report(one, job, "bye" if last == "bye" else "report", resumable=True, steps=9, **words)
     one.slurm._requeue(one.slurm.jobs[job])  # noqa: SLF001 a stand-in's step is called as Slurm would
     report(one, job, "hello", restart=1)
 

@@ -163,7 +163,8 @@ def test_gpus_asked() -> None:
 
     assert (gpus_asked(waiting), gpus_asked(running)) == (6, 4)
     assert gpus_asked(replace(waiting, gpus=(GpuRequest("job", (("", 3),)),))) == 3
-    assert gpus_asked(replace(waiting, gpus=(GpuRequest("task", (("", 1),)),))) is None
+    assert gpus_asked(replace(waiting, gpus=(GpuRequest("task", (("", 2),)),), num_tasks=4)) == 8
+    assert gpus_asked(replace(waiting, gpus=(GpuRequest("socket", (("", 1),)),))) is None
 
 
 class Sized(Policy):

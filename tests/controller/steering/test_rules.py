@@ -88,9 +88,15 @@ def test_a_typed_request_is_pinned_with_the_remedy() -> None:
     assert "asks for GPU type v100, which Slurm cannot change; ask for --gres=gpu:2 and say types=" in reason(typed)
 
 
-def test_per_task_and_missing_gpus() -> None:
-    """Requests that cannot be re-shaped, and jobs without GPUs."""
-    assert "per task" in reason(replace(job(), gpus=(GpuRequest("task", (("", 1),)),)))
+def test_gpus_of_tasks_and_missing_gpus() -> None:
+    """Requests that cannot be re-shaped, and jobs without GPUs. Those of tasks are followed where Slurm spreads these
+    evenly over the nodes."""
+    per_task = replace(job(), gpus=(GpuRequest("task", (("", 1),)),), num_tasks=4)
+    two = replace(per_task, num_nodes=2, max_nodes=2)
+    assert reason(per_task) is None and reason(replace(two, tasks_per_node=2)) is None
+    assert reason(replace(two, num_tasks=2)) is None
+    assert "may spread its tasks unevenly; ask for --ntasks-per-node" in (reason(two) or "")
+    assert "per socket" in reason(replace(job(), gpus=(GpuRequest("socket", (("", 1),)),)))
     assert reason(replace(job(), gpus=())) == "asks for no GPUs"
     assert reason(replace(job(), gpus=(), shares="mps:50")).startswith("asks for a part of a GPU (mps:50), which Slurm")
     assert reason(replace(job(), gpus=(), shares="shard:2")).startswith("asks for shards, of which no node")

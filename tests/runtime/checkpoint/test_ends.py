@@ -50,6 +50,19 @@ for _ in (run := slurm_hadar.train(model, optimizer, total_steps=200, loader=loa
     assert "worker" not in said
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_what_tells_that_the_time_is_nearly_over_is_a_wish_to_save(run: Any, own: bool) -> None:
+    """SIGUSR1, of which a training ended; a handler of the script's own stays."""
+    script = """
+if OWN: signal.signal(signal.SIGUSR1, lambda *_: print("own"))
+for _ in (run := slurm_hadar.train(model, optimizer, total_steps=60, async_save=False)):
+    step()
+    if run.step == 30: os.kill(os.getpid(), signal.SIGUSR1)
+    if run.step == 32: print(run._saver.saved_step); break
+"""
+    assert run(script.replace("OWN", str(own)))[:2] == (0, "own\nNone\n" if own else "31\n")
+
+
 def test_what_was_written_before_the_end_is_on_disk(run: Any, tmp_path: Path) -> None:
     """Neither printed lines nor those of a file that is open are lost: the steps that they tell of are not repeated."""
     script = f"""

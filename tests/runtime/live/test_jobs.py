@@ -101,6 +101,19 @@ def test_a_requeued_job_resumes_on_another_node(jobs: Jobs) -> None:
     assert "hadar: resumed from gen-0-step-" in jobs.log(job)
 
 
+def test_a_step_that_is_told_to_end_saves(jobs: Jobs) -> None:
+    """By timeout, or by a kill in the batch script: srun itself kills its tasks at once."""
+    training = f"hadar-srun -- python {EXAMPLES}/recommender.py --steps 100000 --batch 16"
+    script = f"#!/bin/bash\ntimeout 25 {training}; echo by timeout $?\n"
+    script += f"{training} & p=$!\nsleep 15; kill $p; wait $p; echo by kill $?\n"
+    argv = ["sbatch", "--parsable", "--gres=gpu:1", "--mem=100M", "--comment=hadar:", "-o", "my-training-%j.log"]
+    job = jobs.cluster.run(argv, input=script, env=jobs.env, cwd=jobs.directory).stdout.strip()
+    jobs.wait(job, "COMPLETED")
+    log = jobs.log(job)
+    assert len(re.findall(r"told to end \(SIGTERM\); step \d+ is saved", log)) == 2, log
+    assert "by timeout 124" in log and "by kill 143" in log, log
+
+
 def _usr2(jobs: Jobs, job: str) -> bool:
     """Send the checkpoint signal once the training has said where it is, which is when it can take it."""
     catches = subprocess.run(

@@ -96,6 +96,31 @@ def test_a_training_that_outlives_the_command_may_save(start_agent: Callable[...
     assert process.stdout.read() == "saved\n"
 
 
+def test_a_training_whose_shell_is_ended_by_a_wish_to_save_saves(
+    start_agent: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """SIGUSR1 ends a shell, or torchrun, whose workers are in sessions of their own."""
+    process = start_agent("sh", "-c", f"setsid {PYTHON} -c '{SAVER}' & wait")
+    assert process.stdout is not None and process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(60) == -signal.SIGUSR1
+    os.set_blocking(process.stdout.fileno(), False)
+    assert process.stdout.read() == "saved\n"
+
+
+def test_that_a_command_is_told_to_end_is_said_at_once(
+    start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object]
+) -> None:
+    """Killed later, it says nothing any more."""
+    process = start_agent("sh", "-c", "trap '' TERM; exec sleep 120")
+    waiting(lambda: listener.of_kind("hello"), "hello")
+    listener.order("save")
+    assert process.stderr is not None and "asked to save" in process.stderr.readline()  # it hears the controller
+    process.terminate()
+    waiting(lambda: any(r.told_to_end for r in listener.of_kind("report")), "that it is told to end")
+    process.kill()
+
+
 def test_the_checkpoint_signal_never_reaches_an_unprepared_command(
     start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from slurm_hadar.comment import JobComment
 from slurm_hadar.config import Config
@@ -35,7 +35,8 @@ __all__ = ["FactFinder", "JobFacts"]
 class JobFacts:
     """``pinned``: why the job is left to Slurm, None for one that may be steered. ``placement``: the GPUs that it runs
     on; ``whole``: all of its nodes', where it was given these whole. ``needs``: what it takes beside GPUs. ``blocked``:
-    why Slurm would not start it now, ``blocked_until``: for how long (None: nobody knows). ``weight``: what it counts.
+    why Slurm would not start it now, ``blocked_until``: for how long (None: nobody knows). ``opens``: nodes that its
+    form leaves out for now, and until when. ``weight``: what it counts.
     ``forecast``: how long it is expected to be, where nobody states it and forecasts are to be used. ``host``: the job
     on whose GPU it runs as a guest. ``at_once``: it waits, and is left to Slurm, which may start it at any moment: it
     is not to be put off any more."""
@@ -53,6 +54,7 @@ class JobFacts:
     forecast: Forecast | None
     host: str | None = None
     blocked_until: float | None = None
+    opens: Mapping[str, float] = field(default_factory=dict)
     at_once: bool = False
     whole: Placement = EMPTY
 
@@ -126,6 +128,7 @@ class FactFinder:
             needs=needs,
             blocked=None if pinned else self._blocked(job, record, form, needs, reservation),
             blocked_until=reservation.start if reservation else None,
+            opens={} if pinned else self._opens(job, record),
             weight=self._weight(job, comment, record),
             forecast=None if pinned else self._forecast(job, comment, record),
             whole=whole,
@@ -179,6 +182,22 @@ class FactFinder:
             form = replace(form, sizes=sizes, max_nodes=max(form.min_nodes, min(form.max_nodes, max(sizes))))
         return form
 
+    def _opens(self, job: SlurmJob, record: JobRecord) -> dict[str, float]:
+        """The nodes that are not tried for a waiting job now, and would be later."""
+        avoided = self._avoided(job, record)
+        if not avoided:
+            return {}
+        only, closed = self.quota_book.closed(job, self._now)
+        open_ = self._view.facts.open_to(job.partition, job.features, job.asks) - closed
+        return {n: until for n, until in avoided.items() if n in open_ and (only is None or n in only)}
+
+    def _avoided(self, job: SlurmJob, record: JobRecord) -> dict[str, float]:
+        """Where a waiting job is not tried for what became of it, or of one like it, there, and until when."""
+        if job.state is not JobState.PENDING:
+            return {}
+        avoided = {**record.avoid, **self._sources.lessons.vain.closed(job, record)}
+        return {n: until for n, until in avoided.items() if until > self._now and n in self._view.facts}
+
     def _note_size(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> None:
         """Why the job keeps its size, though its comment allows others."""
         before, wished = record.size_kept, comment.gpus is not None and record.workers > 0 and not job.shards
@@ -195,7 +214,6 @@ class FactFinder:
         if job.state is not JobState.PENDING:
             return None
         failed, lessons = waits(record, self._now), self._sources.lessons
-        vain = lessons.vain.closed(job, record)
         learned = None
         if reservation is not None:
             learned = f"its reservation {reservation.name} begins at {clock(reservation.start)}"
@@ -210,7 +228,7 @@ class FactFinder:
             failed
             or learned
             or only_where_reserved(job, form, self._view.facts, self.quota_book.reserved(job, self._now), self._now)
-            or only_where_avoided(job, {**record.avoid, **vain}, form, self._view.facts, self._now)
+            or only_where_avoided(job, self._avoided(job, record), form, self._view.facts)
         )
 
     def _keep_off_vain_nodes(self, job: SlurmJob, record: JobRecord) -> None:
@@ -286,15 +304,10 @@ def only_where_reserved(
     )
 
 
-def only_where_avoided(
-    job: SlurmJob, avoid: Mapping[str, float], form: Form, facts: NodeBook, now: float
-) -> str | None:
-    """That a waiting job has room only on nodes that are not tried until a moment of ``avoid``; None if it has
-    elsewhere too, or nowhere."""
-    until = {n: u for n, u in avoid.items() if u > now and n in facts}
-    if not until:
-        return None
-    avoided = _only_room(job, form, facts, until)
+def only_where_avoided(job: SlurmJob, until: Mapping[str, float], form: Form, facts: NodeBook) -> str | None:
+    """That a waiting job has room only on nodes that are not tried ``until`` a moment; None if it has elsewhere too, or
+    nowhere."""
+    avoided = _only_room(job, form, facts, until) if until else set()
     if not avoided:
         return None
     when = clock(min(until[n] for n in avoided))

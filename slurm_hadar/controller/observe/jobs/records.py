@@ -337,9 +337,11 @@ def _kept(company: Mapping[str, Any] | None) -> float:
 
 
 def _cut_short(record: JobRecord, news: JobNews | None) -> bool:
-    """Whether the run had an agent, which has not said that its command is over: it is asked to end, and says so, where
-    a job is put back into the queue by its owner or in favour of another, and is killed where a node is lost."""
-    return news is not None and news.report.restart == record.restarts and news.report.kind != "bye"
+    """Whether the run had an agent, which has neither said that its command is over nor that it is told to end: it is
+    where a job is put back into the queue by its owner or in favour of another, and is killed where a node is lost."""
+    if news is None or news.report.restart != record.restarts:
+        return False
+    return news.report.kind != "bye" and not news.report.told_to_end
 
 
 def _restarted(record: JobRecord, lost: float, comment: JobComment) -> str:
