@@ -32,8 +32,8 @@ _NOTICED_S = 60.0  # a deadline leaves at least so long for the job to be notice
 
 
 @click.command(help=__doc__)
-@click.option("--regimes", "span", default="3000-3119", show_default=True, metavar="A-B")
-@click.option("--policies", default="hadar,hadar:objective=deadline,srtf,asrpt", show_default=True)
+@click.option("--regimes", "span", default="3000-3059", show_default=True, metavar="A-B")
+@click.option("--policies", default="hadar,hadar:objective=deadline,srtf", show_default=True)
 @click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
 def main(span: str, policies: str, workers: int) -> None:
     low, high = map(int, span.split("-"))

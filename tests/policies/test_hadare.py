@@ -90,6 +90,18 @@ def test_two_jobs_share_the_idle_nodes(copies: Any, snapshot: Any) -> None:
     assert len(nodes_of(plan, "1")) in (2, 3)
 
 
+def test_idle_nodes_go_to_the_shorter_job_which_leaves_them_to_the_longer(copies: Any, snapshot: Any) -> None:
+    """Both end sooner on average than if each had copies: the longer one has all nodes afterwards."""
+    plan = decide(snapshot([*copies("1", steps=LONG), *copies("2", steps=5 * LONG)], NODES))
+    assert len(nodes_of(plan, "1")) == 4 and len(nodes_of(plan, "2")) == 1
+
+
+def test_what_is_done_within_a_round_leaves_idle_nodes_to_the_longer_job(copies: Any, snapshot: Any) -> None:
+    """They would stand idle until the next round."""
+    plan = decide(snapshot([*copies("1", steps=1000.0), *copies("2", steps=LONG)], NODES, round_s=900.0))
+    assert len(nodes_of(plan, "1")) == 1 and len(nodes_of(plan, "2")) == 4
+
+
 def test_for_the_total_time_the_longest_gets_most(copies: Any, snapshot: Any) -> None:
     plan = decide(snapshot([*copies("1", steps=LONG), *copies("2", steps=5 * LONG)], NODES), objective="ttd")
     assert nodes_of(plan, "2") and len(nodes_of(plan, "2")) == 4

@@ -17,7 +17,8 @@ class BasePlan:
 
     ``arena``: of the snapshot that it was made for. ``weights``: of its jobs. ``priced``: its prices are those of
     GPU-seconds, so that it can be said what taking GPUs from others costs. ``longest_first``: idle GPUs go to the
-    parent with the longest time to go (for the total time), else to where they save most (for the completion times).
+    parent with the longest time to go (for the total time), else to where they do most of a job (for the completion
+    times).
     ``unknown_runtime_s``: the run time on the best type that is assumed where nobody knows the steps.
     """
 

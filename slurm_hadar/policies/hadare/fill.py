@@ -58,13 +58,19 @@ class _Filling:
             self.rates[row, self.arena.slots_of.get(node, [])] = 0.0
 
     def _gain(self, rows: slice, slots: slice | list[int]) -> Floats:
-        """Weighted seconds that a copy there saves its parent; 0 where it is not worth its start."""
+        """What a copy there is worth: the weighted seconds that it saves its parent, over the square of the time to
+        go (without it times with it); 0 where it is not worth its start.
+
+        So it goes where most of the job is done in a second: who is done soon leaves its GPUs to the others, who lose
+        nothing by that. What is done within a round leaves them idle until the next, so that no time to go counts as
+        less than a round."""
         more = self.now[rows, slots]
         speed, steps = self.speed[rows, None], self.steps[rows, None]
-        start_s = self.start_s[rows, None]
-        end_s = (steps + more * start_s) / (speed + more)
+        start_s, round_s = self.start_s[rows, None], self.arena.snapshot.round_s
+        left_s, end_s = steps / speed, (steps + more * start_s) / (speed + more)
         worth = (more > LEAST_SHARE * speed) & (end_s - start_s >= WORTH_A_START * start_s)
-        return np.where(worth, self.weight[rows, None] * np.maximum(steps / speed - end_s, 0.0), 0.0)
+        squared = np.maximum(left_s, round_s) * np.maximum(end_s, round_s)
+        return np.where(worth, self.weight[rows, None] * np.maximum(left_s - end_s, 0.0) / squared, 0.0)
 
     def best(self, longest_first: bool) -> tuple[int, int] | None:
         """The parent and the slot whose pair gains most; None if nothing is worth a start any more."""
