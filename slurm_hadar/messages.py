@@ -127,6 +127,7 @@ class Report:
         be measured what it has declared; None if neither.
     step: the Slurm step that the agent runs in, such as "123.0", so that the checkpoint signal reaches no other step.
     told_to_end: the agent was sent a SIGTERM, as Slurm does where it puts the job back, but not where it loses a node.
+        None where it was not, since older controllers refuse a report with a word that they do not know.
     """
 
     kind: str
@@ -161,7 +162,7 @@ class Report:
     persistent_bytes: int | None = None
     ephemeral_bytes: int | None = None
     step: str | None = None
-    told_to_end: bool = False
+    told_to_end: bool | None = None
 
     def __post_init__(self) -> None:
         _check(self, REPORT_KINDS)

@@ -64,9 +64,18 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    if "--pty" in options:  # the terminal is srun's
+    if "--pty" in options or _in_background():  # the terminal is srun's, or must not be
         return running.become(srun, words, environ)
     return running.run(srun, words, environ, environ["HADAR_JOB_ID"])
+
+
+def _in_background() -> bool:
+    """Whether a shell has put this behind others at its terminal: srun in a session of its own could still read what
+    is typed there."""
+    try:
+        return os.tcgetpgrp(0) != os.getpgrp()
+    except OSError:  # it has none
+        return False
 
 
 def prepare(options: list[str], command: list[str], environ: MutableMapping[str, str]) -> list[str]:

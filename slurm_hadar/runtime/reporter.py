@@ -251,7 +251,7 @@ class Reporter:
             exit_code=exit_code,
             retry=retry,
             step=self._step,
-            told_to_end=self._told_to_end,
+            told_to_end=self._told_to_end or None,
             **known,
         )
 

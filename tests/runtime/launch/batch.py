@@ -13,8 +13,9 @@ from slurm_hadar import messages
 WRAPPER = Path(__file__).resolve().parents[3] / "wrappers" / "hadar-srun"
 FAKE = """#!{python} -IS
 import json, os, sys
+call = {{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ), "pid": os.getpid()}}
 with open({record!r}, "a") as file:
-    file.write(json.dumps({{"argv": [os.path.basename(sys.argv[0]), *sys.argv[1:]], "env": dict(os.environ)}}) + "\\n")
+    file.write(json.dumps(call) + "\\n")
 fields = ("{restarts}", {submit!r}, "{tasks}", "{tres}", {work_dir!r}, {comment!r})
 squeue = "".join(field + chr(31) for field in fields)
 answer = {{"squeue": squeue, "scontrol": "NodeName=a NodeAddr=10.1.2.3 Port=1"}}.get(os.path.basename(sys.argv[0]))

@@ -1,8 +1,10 @@
 """hadar-srun: what it hands to srun, with a fake srun, squeue and scontrol on PATH that write down what they get."""
 
+import os
 import signal
 import stat
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -170,6 +172,34 @@ def test_a_job_with_shards_declares_what_its_like_took(
     declared = (given.get(f"HADAR_SHARE_{which}") for which in ("PERSISTENT", "EPHEMERAL"))
     assert tuple(text and int(text) for text in declared) == memory
     assert ("HADAR_SHARE_LEARNED" in given) == (memory[1] is not None)
+
+
+_AT_A_TERMINAL = """
+import fcntl, subprocess, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+behind = subprocess.Popen(sys.argv[2:], process_group=0 if sys.argv[1] == "behind" else None)
+print(behind.pid, flush=True)
+sys.exit(behind.wait())
+"""
+
+
+@pytest.mark.parametrize("where", ["behind", "before"])
+def test_behind_others_at_a_terminal_srun_reads_nothing_that_is_typed(
+    fakes: Fakes, env: dict[str, str], where: str
+) -> None:
+    """It is stopped if it tries: in a session of its own, as where it is a child, it would not be."""
+    leader, terminal = os.openpty()
+    try:
+        driver = [sys.executable, "-c", _AT_A_TERMINAL, where, str(WRAPPER), "--", "true"]
+        done = subprocess.run(
+            driver, env=env, stdin=terminal, capture_output=True, text=True, start_new_session=True, timeout=60
+        )
+    finally:
+        os.close(leader)
+        os.close(terminal)
+    assert done.returncode == 0, done.stderr
+    (call,) = fakes.calls("srun")
+    assert (call["pid"] == int(done.stdout)) == (where == "behind")
 
 
 @pytest.mark.parametrize("options", [[], ["--pty"]])
