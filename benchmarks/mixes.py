@@ -108,10 +108,14 @@ def main(draws: int, regimes: int | None) -> None:
 
 
 def _print_mixes(draws: int) -> None:
-    """TTD in hours and the share of nodes that are busy, means over the draws."""
+    """TTD in hours and the share of nodes that are busy, means over the draws; ratios of ``hadare`` to ``hadar``."""
     labels = [":".join([name, *(f"{k}={v}" for k, v in params.items())]) for name, params in POLICIES]
-    print("| jobs | " + " | ".join(f"`{label}`" for label in labels) + " | bound | worst ratio, default | worst, ttd |")
-    print("| --- " * (len(labels) + 4) + "|")
+    print(
+        "| jobs | "
+        + " | ".join(f"`{label}`" for label in labels)
+        + " | bound | worst ratio, default | worst, ttd | JCT |"
+    )
+    print("| --- " * (len(labels) + 5) + "|")
     for count in SIZES:
         found, bounds = figures(count, draws)
         cells = [f"{fmean(s['ttd_s'] for s in c) / 3600:.2f} ({100 * fmean(s['cru'] for s in c):.0f} %)" for c in found]
@@ -120,7 +124,9 @@ def _print_mixes(draws: int) -> None:
             for plain in (2, 4)
         ]
         worst = " | ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"| {count} | " + " | ".join(cells) + f" | {fmean(bounds) / 3600:.2f} | {worst} |", flush=True)
+        jct = geometric_mean(e["avg_jct_s"] / h["avg_jct_s"] for h, e in zip(found[2], found[3], strict=True))
+        last = f"{fmean(bounds) / 3600:.2f} | {worst} | {jct:.2f}"
+        print(f"| {count} | " + " | ".join(cells) + f" | {last} |", flush=True)
 
 
 def _print_modes(draws: int) -> None:
