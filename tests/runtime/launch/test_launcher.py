@@ -90,7 +90,8 @@ echo "StepId=77.3 State=RUNNING SrunHost:Pid=$(hostname -s):$(cat pid) TresPerNo
     running = []
 
     def start() -> subprocess.Popen[str]:
-        words = [str(WRAPPER), "--", "true"]
+        # a test run under nohup, or behind a shell, ignores these, and so would all that it starts
+        words = ["env", "--default-signal=HUP,INT", str(WRAPPER), "--", "true"]
         one = subprocess.Popen(words, env=env, cwd=fakes.directory, stdout=subprocess.PIPE, text=True)
         running.append(one)
         assert one.stdout is not None and one.stdout.readline() == "up\n"
