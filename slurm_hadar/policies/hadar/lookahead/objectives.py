@@ -79,8 +79,7 @@ def hastened(weights: Floats, outlook: Outlook, due_s: Floats) -> Floats:
     if it ran at once; less, the further off it is, as jobs have time until it is close (the apparent tardiness cost of
     Vepsalainen and Morton, Management Science 1987); nothing where it is lost."""
     left_s = outlook.best_s
-    with np.errstate(invalid="ignore"):
-        close = np.exp(-np.maximum(0.0, due_s - left_s) / (_SOON * max(1.0, float(left_s.mean()))))
+    close = np.exp(-np.maximum(0.0, due_s - left_s) / (_SOON * max(1.0, float(left_s.mean()))))
     return _relative(weights * (1.0 + (_KEPT - 1.0) * close * (1.0 - chance_late(outlook, left_s, due_s))))
 
 
