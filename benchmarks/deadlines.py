@@ -9,21 +9,20 @@ included, drawn from 1.2 to 3, 5 or 16 by regime. Of regimes with 4 to 24 GPUs a
 
 from __future__ import annotations
 
-import math
 import random
-import statistics
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import repeat
+from statistics import geometric_mean
 
 import click
 
 from benchmarks.regimes.beyond import draw, regime
+from benchmarks.regimes.draw import Scene
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.compare import Contender, read_contenders
 from slurm_hadar.simulator.run import simulate
-from slurm_hadar.simulator.traces import Trace
 
 _SHARE = 0.7  # of the jobs have a deadline
 _TIGHTEST, _LOOSEST = 1.2, (3.0, 5.0, 16.0)  # times what a job takes alone
@@ -40,11 +39,13 @@ def main(span: str, policies: str, workers: int) -> None:
     numbers, contenders = list(_fit(low, high)), read_contenders(policies)
     with ProcessPoolExecutor(workers) as pool:
         runs = [list(pool.map(_play, numbers, repeat(contender))) for contender in contenders]
-    asked = sum(sum(job.deadline_s is not None for job in _with_deadlines(number).jobs) for number in numbers)
+    asked = sum(sum(job.deadline_s is not None for job in _with_deadlines(number).trace.jobs) for number in numbers)
     click.echo(f"{len(numbers)} regimes, {asked} deadlines\n")
     click.echo("| policy | missed | average JCT | 95 % JCT |\n| --- | --- | --- | --- |")
     for contender, own in zip(contenders, runs, strict=True):
-        jct, p95 = (_mean([mine[i] / first[i] for mine, first in zip(own, runs[0], strict=True)]) for i in (1, 2))
+        jct, p95 = (
+            geometric_mean(mine[i] / first[i] for mine, first in zip(own, runs[0], strict=True)) for i in (1, 2)
+        )
         click.echo(f"| `{contender.label}` | {sum(run[0] for run in own):.0f} | {jct:.3f} | {p95:.3f} |")
 
 
@@ -55,7 +56,7 @@ def _fit(low: int, high: int) -> Iterator[int]:
             yield number
 
 
-def _with_deadlines(number: int) -> Trace:
+def _with_deadlines(number: int) -> Scene:
     scene, dice = draw(number), random.Random(f"beyond {number}, deadlines")
     loosest = dice.choice(_LOOSEST)
     jobs = []
@@ -63,18 +64,14 @@ def _with_deadlines(number: int) -> Trace:
         alone_s = scene.alone_s[job.job_id] + (job.start_s or 0.0) + _NOTICED_S
         due_s = alone_s * dice.uniform(_TIGHTEST, loosest) if dice.random() < _SHARE else None
         jobs.append(replace(job, deadline_s=due_s))
-    return replace(scene.trace, jobs=tuple(jobs))
+    return replace(scene, trace=replace(scene.trace, jobs=tuple(jobs)))
 
 
 def _play(number: int, contender: Contender) -> tuple[float, float, float]:
     """(deadlines missed, average and 95th percentile of JCT)."""
-    policy = registry.get(contender.name, **contender.params)
-    found = simulate(_with_deadlines(number), policy, draw(number).options_of(contender.name)).summary()
+    scene, policy = _with_deadlines(number), registry.get(contender.name, **contender.params)
+    found = simulate(scene.trace, policy, scene.options_of(contender.name)).summary()
     return found["deadlines_missed"], found["avg_jct_s"], found["p95_jct_s"]
-
-
-def _mean(ratios: list[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 if __name__ == "__main__":
