@@ -23,7 +23,7 @@ def check_log(text: str) -> list[str]:
 
 
 _VERBS = {"update JobId=": "update", "requeue incomplete ": "requeue", "requeue ": "restart", "release ": "release"}
-_LEASE = re.compile(r"update \S+ StartTime=now\+\d+")
+_LEASE = re.compile(r"update \S+ (NumTasks=\d+ )?StartTime=now\+\d+")
 _LINE = re.compile(rf"({'|'.join(_VERBS)})(\S+)(.*)")
 
 

@@ -71,12 +71,12 @@ def main(argv: list[str] | None = None) -> None:
     try:
         bench = _Bench(dist, torch.zeros(mebibytes << 18, dtype=torch.float32, device=device), repeat)
         figures = bench.run()
-        if dist.get_rank() == 0:
-            how = f"{'NCCL' if cuda else 'gloo'}, {mebibytes} MiB, median of {repeat}"
-            print(section(figures, bench.workers, how), flush=True)
         dist.barrier(group=bench.control)
     finally:
         dist.destroy_process_group()
+    if bench.rank == 0:  # last: PyTorch's warnings at the end belong before what is to be pasted
+        how = f"{'NCCL' if cuda else 'gloo'}, {mebibytes} MiB, median of {repeat}"
+        print(section(figures, bench.workers, how), flush=True)
 
 
 def _positive(text: str) -> int:

@@ -114,17 +114,25 @@ def test_what_was_sent_is_read_as_the_journal_writes_it(tmp_path: Path) -> None:
 def test_the_last_lease_tells_of_those_before_it(tmp_path: Path) -> None:
     """The journal keeps no more of them; of anything else, and of jobs without any, each has to be there."""
     sent = tmp_path / "scontrol.ab12.sent"
-    sent.write_text("update JobId=5,6 StartTime=now+20\n" * 2 + "requeue incomplete 5\n" * 2)
+    with_tasks = "NumTasks=2 StartTime=now+20"
+    sent.write_text(
+        "update JobId=5,6 StartTime=now+20\n" * 2
+        + f"update JobId=7 {with_tasks}\n" * 2
+        + "requeue incomplete 5\n" * 2
+    )
     journal = Journal(tmp_path / "journal.db")
-    lease = WriteRecord("5", "update 5 StartTime=now+20", WriteOutcome.OK, purpose=Purpose.LEASE)
+    leases = [
+        WriteRecord(job, f"update {job} {fields}", WriteOutcome.OK, purpose=Purpose.LEASE)
+        for job, fields in (("5", "StartTime=now+20"), ("7", with_tasks))
+    ]
     for number in (1, 2):
-        journal.settle_writes(number, 1.0, [lease])
+        journal.settle_writes(number, 1.0, leases)
     journal.add_writes(2, 1.0, [WriteRecord("5", "requeue 5", WriteOutcome.OK)])
     journal.close()
 
     total, problems = unexplained(tmp_path, tmp_path)
 
-    assert total == 6 and problems == [
+    assert total == 8 and problems == [
         "the journal does not tell of: update 6 StartTime=now+20 (job 6, 2 times)",
         "the journal does not tell of: requeue 5 (job 5, 1 times)",
     ]
