@@ -39,8 +39,9 @@ def unexplained(folder: Path, state: Path, since: float = 0.0) -> tuple[int, lis
     for journal in state.glob("journal.db*"):
         if not journal.name.endswith(("-wal", "-shm")):
             told.update(_told(journal))
+    leased = {job for job, what in told if _LEASE.fullmatch(what)}
     missing = {
-        (job, what): n for (job, what), n in (sent - told).items() if not (_LEASE.fullmatch(what) and told[job, what])
+        (job, what): n for (job, what), n in (sent - told).items() if not (_LEASE.fullmatch(what) and job in leased)
     }
     problems = [f"the journal does not tell of: {what} (job {job}, {n} times)" for (job, what), n in missing.items()]
     return sum(sent.values()), problems

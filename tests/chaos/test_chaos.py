@@ -116,9 +116,7 @@ def test_the_last_lease_tells_of_those_before_it(tmp_path: Path) -> None:
     sent = tmp_path / "scontrol.ab12.sent"
     with_tasks = "NumTasks=2 StartTime=now+20"
     sent.write_text(
-        "update JobId=5,6 StartTime=now+20\n" * 2
-        + f"update JobId=7 {with_tasks}\n" * 2
-        + "requeue incomplete 5\n" * 2
+        "update JobId=5,6 StartTime=now+20\n" * 2 + f"update JobId=7 {with_tasks}\n" * 2 + "requeue incomplete 5\n" * 2
     )
     journal = Journal(tmp_path / "journal.db")
     leases = [
