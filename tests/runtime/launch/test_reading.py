@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_hadar.runtime.launch import nodelist
 from slurm_hadar.runtime.launch.slurmctld import SEP, JobFacts, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command, values, without
+from slurm_hadar.runtime.tasks import nodelist
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from slurm_hadar.errors import GraphError
 from slurm_hadar.graphs.network import Links, Network
 from slurm_hadar.runtime.bandwidth import Figures, Worker, section
-from slurm_hadar.runtime.launch.rankmap import lay_out, read_allocation
 from slurm_hadar.runtime.launch.srun_options import values, without
 from slurm_hadar.runtime.rank import RANKS, read_ranks, take_rank, write_ranks
+from slurm_hadar.runtime.tasks.rankmap import lay_out, read_allocation
 from tests.runtime.live.test_graphs import GRAPH
 
 ROOT = Path(__file__).resolve().parents[3]
