@@ -18,7 +18,7 @@ from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.runtime import emulation
-from slurm_hadar.runtime.checkpoint.store import Checkpoint
+from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.run import Run

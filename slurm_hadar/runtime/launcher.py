@@ -236,7 +236,7 @@ def _announce_restart(environ: MutableMapping[str, str]) -> None:
     restart = messages.restart_count(environ)
     if not restart:
         return
-    from slurm_hadar.runtime.checkpoint.store import newest_step
+    from slurm_hadar.runtime.checkpoint.listing import newest_step
 
     step = newest_step(Path(environ["HADAR_JOB_DIR"]) / messages.CHECKPOINTS_DIR)
     where = environ.get("SLURM_JOB_NODELIST", "?")

@@ -14,9 +14,9 @@ from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.checkpoint.conditions import Conditions
+from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.parts import classes_of, refill, restore
 from slurm_hadar.runtime.checkpoint.saver import Saver
-from slurm_hadar.runtime.checkpoint.store import Checkpoint
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.endings import Ending, die

@@ -275,8 +275,8 @@ def test_nobody_goes_on_from_one_that_has_come_to_no_comparison(tuner: Any, stud
 
 KILLED = """
 import os, signal
-from slurm_hadar.runtime.checkpoint import store
-store._link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from slurm_hadar.runtime.checkpoint import listing
+listing._link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 from slurm_hadar.cli.main import main
 main()
 """

@@ -19,8 +19,9 @@ from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.checkpoint import files
+from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
-from slurm_hadar.runtime.checkpoint.store import Checkpoint, Draft
+from slurm_hadar.runtime.checkpoint.store import Draft
 from slurm_hadar.runtime.checkpoint.trigger import SaveDecision, SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks.place import fork_place
