@@ -20,11 +20,11 @@ from benchmarks.chaos.result import note_end
 from benchmarks.fidelity.worker import NoData, OneForAll, StepFile
 from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.checkpoint.store import Checkpoint
+from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery
 from slurm_hadar.runtime.progress.link import Link
+from slurm_hadar.runtime.run import Run
 from slurm_hadar.runtime.spec import TrainingSpec
-from slurm_hadar.runtime.training import Run
 
 __all__ = ["link_of", "result_of"]
 

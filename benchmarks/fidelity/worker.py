@@ -2,7 +2,7 @@
 
     hadar-srun -N1 -n1 -- python -m benchmarks.fidelity.worker --steps 600 --workers 2 --load 2 --notes FILE
 
-It goes through the training API's own loop (:class:`slurm_hadar.runtime.training.Run`): steps at the emulated pace,
+It goes through the training API's own loop (:class:`slurm_hadar.runtime.run.Run`): steps at the emulated pace,
 progress for the agent, saves on request, pauses, resuming. Only what a model would bring is left out: a step computes
 nothing, a checkpoint holds the step alone, the time to load a model is slept. One process stands for the whole gang.
 """
@@ -18,11 +18,11 @@ from typing import Any
 
 from slurm_hadar import messages
 from slurm_hadar.runtime import emulation
-from slurm_hadar.runtime.checkpoint.store import Checkpoint
+from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery
 from slurm_hadar.runtime.progress.link import Link
+from slurm_hadar.runtime.run import Run
 from slurm_hadar.runtime.spec import TrainingSpec
-from slurm_hadar.runtime.training import Run
 
 SAVE_EVERY_S = 600.0
 

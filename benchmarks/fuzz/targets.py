@@ -24,10 +24,11 @@ from slurm_hadar.graphs.files import graph_of, parse_graph
 from slurm_hadar.graphs.network import Network
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.messages import ChannelInfo, decode_order, decode_report
-from slurm_hadar.runtime.checkpoint.store import Checkpoint, Store
+from slurm_hadar.runtime.checkpoint.listing import Checkpoint
+from slurm_hadar.runtime.checkpoint.store import Store
 from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory
-from slurm_hadar.runtime.launch import nodelist
-from slurm_hadar.runtime.launch.rankmap import read_allocation
+from slurm_hadar.runtime.tasks import nodelist
+from slurm_hadar.runtime.tasks.rankmap import read_allocation
 from slurm_hadar.simulator.throughputs import load_table
 from slurm_hadar.simulator.traces import read_text, read_trace
 from slurm_hadar.simulator.virtual.faults import read_faults

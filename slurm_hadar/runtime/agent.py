@@ -25,7 +25,7 @@ from slurm_hadar import messages, scratch
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import INJECT
 from slurm_hadar.runtime.launch.nested import watched_path
-from slurm_hadar.runtime.launch.processes import die_with, end_like, slurm_signals_everyone
+from slurm_hadar.runtime.launch.processes import end_like, slurm_signals_everyone, start
 from slurm_hadar.runtime.launch.turns import FAILED, Reserve, has_shards, join_in
 
 FORWARDED = (
@@ -76,7 +76,8 @@ class _Task:
         self._post = join_in(self._environ)
         self._reserve: Reserve | None = None
         self._stand_by()
-        self._child = _start(command, self._environ)
+        # dies with this: where Slurm tracks processes by parents it would else go on beside the job's next run
+        self._child = start(lambda: _become(command, self._environ))
 
     def run(self) -> int:
         """Wait for the command; returns its wait status."""
@@ -234,16 +235,9 @@ def _environ_of(run_dir: Path | None) -> dict[str, str]:
     return environ
 
 
-def _start(command: list[str], environ: dict[str, str]) -> int:
-    """Start the command in its own session, with default signal handling but for SIGUSR2; returns its pid."""
-    agent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 126
+def _become(command: list[str], environ: dict[str, str]) -> int:
+    """The command, with default signal handling but for SIGUSR2; returns only if it cannot be run."""
     try:
-        die_with(agent)  # where Slurm tracks processes by parents the command would go on beside the job's next run
-        os.setsid()
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores these two; a command expects the default
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -251,10 +245,8 @@ def _start(command: list[str], environ: dict[str, str]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
         os.execvpe(command[0], command, environ)
     except OSError as error:
-        code = 127 if isinstance(error, FileNotFoundError) else 126
         say(f"cannot run {command[0]}: {error.strerror}")
-    finally:
-        os._exit(code)
+        return 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def _is_first_task() -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_hadar.joblog import say
-from slurm_hadar.runtime.launch import nodelist
+from slurm_hadar.runtime.tasks import nodelist
 
 __all__ = ["CLUSTER_FILE", "Pace", "emulated_steps_per_s", "find_cluster", "pace_here"]
 

@@ -20,10 +20,11 @@ from pathlib import Path
 from slurm_hadar import comment, messages
 from slurm_hadar.errors import CommentError, ConfigError
 from slurm_hadar.joblog import say
-from slurm_hadar.runtime.launch import copies, directory, master, nested, reports, retry, running, shape, surroundings
+from slurm_hadar.runtime.launch import copies, directory, nested, reports, retry, running, surroundings
 from slurm_hadar.runtime.launch.slurmctld import JobFacts, ask, ask_patiently, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command, without
 from slurm_hadar.runtime.launch.turns import has_shards
+from slurm_hadar.runtime.tasks import master, shape
 
 # the command is then a terminal's, or not a command at all
 NO_AGENT = ("--pty", "--multi-prog")
@@ -170,7 +171,7 @@ def place_by_graph(options: list[str], environ: MutableMapping[str, str], facts:
     if value is None:
         return options
     try:
-        from slurm_hadar.runtime.launch.rankmap import lay_out  # with NumPy: only for those who need it
+        from slurm_hadar.runtime.tasks.rankmap import lay_out  # with NumPy: only for those who need it
     except ImportError as error:
         say(f"ranks are placed by srun, not by the job's graph: {error} in {sys.executable}")
         return options
@@ -235,7 +236,7 @@ def _announce_restart(environ: MutableMapping[str, str]) -> None:
     restart = messages.restart_count(environ)
     if not restart:
         return
-    from slurm_hadar.runtime.checkpoint.store import newest_step
+    from slurm_hadar.runtime.checkpoint.listing import newest_step
 
     step = newest_step(Path(environ["HADAR_JOB_DIR"]) / messages.CHECKPOINTS_DIR)
     where = environ.get("SLURM_JOB_NODELIST", "?")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import StoreError
 from slurm_hadar.messages import CHECKPOINTS_DIR, TOKEN_FILE
-from slurm_hadar.runtime.checkpoint.store import copy_checkpoints, replaces_one
+from slurm_hadar.runtime.checkpoint.listing import copy_checkpoints, replaces_one
 from slurm_hadar.tuning.executor.executor import Executor
 from slurm_hadar.tuning.executor.group import Leg
 from slurm_hadar.tuning.search import Search

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ import pytest
 from slurm_hadar.errors import StoreError
 from slurm_hadar.tuning.executor.group import Group, Leg
 from slurm_hadar.tuning.executor.live import Live, Stage
-from slurm_hadar.tuning.population import SLOT, Place, _inherit, committed
+from slurm_hadar.tuning.population import SLOT, Place, _inherit, committed, perturbed
 from slurm_hadar.tuning.search import Search
 from slurm_hadar.tuning.study.book import Algorithm
 
@@ -27,6 +28,20 @@ DEADLINE_S = 120.0
 optuna = pytest.importorskip("optuna")
 
 Study = Callable[..., str]
+
+
+def test_parameters_are_perturbed_within_their_bounds() -> None:
+    def bounds(low: float, high: float, step: Any = None, log: bool = False) -> SimpleNamespace:
+        return SimpleNamespace(low=low, high=high, step=step, log=log)
+
+    distributions = {"lr": bounds(1e-4, 1.0, log=True), "n": bounds(2, 10, step=2), "m": bounds(0.0, 0.9),
+                     "c": SimpleNamespace(choices=("a", "b"))}  # fmt: skip
+    trial: Any = SimpleNamespace(params={"lr": 0.9, "n": 8, "m": 0.5, "c": "a"}, distributions=distributions)
+    for seed in range(200):
+        found = perturbed(trial, random.Random(seed))
+        assert 1e-4 <= found["lr"] <= 1.0 and 0 <= found["m"] <= 0.9 and found["c"] in "ab"
+        assert found["n"] in (2, 4, 6, 8, 10) and isinstance(found["n"], int)
+    assert perturbed(trial, random.Random(1)) == perturbed(trial, random.Random(1))
 
 
 def test_a_course_that_cannot_say_yet_is_asked_again() -> None:
@@ -260,8 +275,8 @@ def test_nobody_goes_on_from_one_that_has_come_to_no_comparison(tuner: Any, stud
 
 KILLED = """
 import os, signal
-from slurm_hadar.runtime.checkpoint import store
-store._link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from slurm_hadar.runtime.checkpoint import listing
+listing._link = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 from slurm_hadar.cli.main import main
 main()
 """

@@ -259,9 +259,9 @@ _KNOWN_FROM = {"stated": "stated in its comment", "reported": "reported by its s
 def _size(record: JobRecord, outrun_steps: float | None) -> list[str]:
     """Where it is known from how many steps the job makes, or how long it is expected to be and why."""
     found = Forecast.of(record)
-    if record.doubt:
+    if record.disbelieved:
         taken = "" if outrun_steps is None else f", taken to be {outrun_steps:.0f} steps now"
-        return [f"  size         not known: {record.doubt}{taken}"]
+        return [f"  size         not known: {record.disbelieved}{taken}"]
     if (where := _KNOWN_FROM.get(size_source(record))) is not None:
         return [f"  size         {where}{_outrun(record, outrun_steps)}"]
     if found is None:

@@ -146,8 +146,8 @@ def _progress(found: Status) -> str:
     if found.fork is not None:  # all copies are as far as their job
         done, total = found.fork["steps"], found.fork["total_steps"] or total
     steps = f"{done:.0f} of {'?' if total is None else f'{total:.0f}'} steps"
-    if record.doubt:
-        steps += f" ({record.doubt}: how many it makes is not known)"
+    if record.disbelieved:
+        steps += f" ({record.disbelieved}: how many it makes is not known)"
     elif total and outruns(done, total):
         steps += " (more than stated)"
     elif total:

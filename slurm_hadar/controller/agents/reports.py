@@ -32,11 +32,11 @@ class JobNews:
     """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock, as are ``done_at``, when
     it was first heard that all steps are made, and ``first_step``, when it was heard of a step of this run, or of what
     a server wants, which it tells once it can answer; ``midway``: it had a speed when it was first heard of its steps;
-    ``begun``: it has told of a training; ``shared_speeds`` are those
-    on a shared GPU, each with its company; ``began_at``: how far a training that resumes was when it first told of
-    itself, and ``weighed``: a round has seen that; ``told`` are the steps that it last told of, and ``earlier`` those
-    that were made before its count fell back, as by another training; ``before`` is the last word of the incarnation
-    before, which a restart between two rounds would else hide.
+    ``begun``: it has told of a training; ``shared_speeds`` are those on a shared GPU, each with its company;
+    ``began_at``: how far a training that resumes was when it first told of itself, and ``weighed``: a round has seen
+    that; ``told_steps`` are those that it last told of, and ``earlier_steps`` those that were made before its count
+    fell back, as by another training; ``before`` is the last word of the incarnation before, which a restart between
+    two rounds would else hide.
     """
 
     report: Report
@@ -52,8 +52,8 @@ class JobNews:
     ended: bool = False
     began_at: int | None = None
     weighed: bool = False
-    told: int = 0
-    earlier: int = 0
+    told_steps: int = 0
+    earlier_steps: int = 0
     live: bool = False
     identity: bytes | None = None
     speeds: list[float] = field(default_factory=list)
@@ -239,8 +239,8 @@ def _update(news: JobNews, report: Report, identity: bytes | None, live: bool, n
     if report.resumable and news.began_at is None and report.consolidated_steps is None:
         news.began_at = max(report.steps or 0, report.saved_step or 0)
     if report.steps is not None and report.consolidated_steps is None:
-        news.earlier += max(0, news.told - report.steps)
-        news.told = report.steps
+        news.earlier_steps += max(0, news.told_steps - report.steps)
+        news.told_steps = report.steps
     if report.kind == "hello" and news.hello is None:
         news.hello = now
     _note_start(news, report, now)

@@ -101,7 +101,7 @@ def line_of(
 
 
 def _done_share(job: SlurmJob, record: JobRecord | None, progress: tuple[float, float | None] | None) -> float | None:
-    steps, total = (record.steps, record.total_steps) if record and not record.doubt else (0.0, None)
+    steps, total = (record.steps, record.total_steps) if record and not record.disbelieved else (0.0, None)
     if record and job.state is JobState.PENDING:  # a suspended one has its steps still
         steps = record.saved_step or 0.0
     if progress is not None:
@@ -133,7 +133,7 @@ def wait_fields(wait: dict[str, Any]) -> dict[str, Any]:
 def size_source(record: JobRecord | None) -> str:
     """Where what is known of a job's length is from: stated, reported, predicted or "" (nothing is known, or what is
     stated tells nothing)."""
-    if record is None or record.doubt:
+    if record is None or record.disbelieved:
         return ""
     if record.total_steps is not None:
         return "reported" if record.reported else "stated"

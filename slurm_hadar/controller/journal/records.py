@@ -189,7 +189,7 @@ class JobRecord:
         return self.arrival + self.set_by_s
 
     @property
-    def doubt(self) -> str:
+    def disbelieved(self) -> str:
         """Why what is stated of its length tells nothing; "" where it does."""
         return f"its stated total was raised {self.raised} times" if self.raised > MOST_RAISED else ""
 
@@ -238,7 +238,7 @@ class JobRecord:
         self.attained_s += seconds * gpus
         self.others_s += seconds * gpus * (1.0 - part)
 
-    def state(self, steps: float) -> None:
+    def stated(self, steps: float) -> None:
         """The script states so many steps of all its trainings, as far as they are known; it may have stated more."""
         if self.most_steps and outruns(steps, self.most_steps):
             self.raised += 1

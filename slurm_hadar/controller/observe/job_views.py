@@ -150,7 +150,7 @@ class JobViews:
         made, over all its trainings."""
         if job.fork is not None:
             return job
-        if record.doubt:
+        if record.disbelieved:
             best = job.best_rate()
             made = sum(s * (job.speeds[t].steps_per_s if t in job.speeds else best) for t, s in record.ran_s.items())
             return replace(job, reckoned_steps=made)

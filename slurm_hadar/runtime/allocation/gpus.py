@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_hadar.errors import AllocationLost, ConfigError
-from slurm_hadar.runtime.launch import nodelist
+from slurm_hadar.runtime.tasks import nodelist
 
 __all__ = ["NodeGpus", "gpus_in", "gpus_of_job", "in_allocation"]
 

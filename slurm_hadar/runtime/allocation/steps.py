@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from slurm_hadar.runtime.launch.shape import clean
+from slurm_hadar.runtime.tasks.shape import clean
 
 __all__ = ["end_step", "environment", "start_step"]
 

@@ -19,8 +19,9 @@ from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.checkpoint import files
+from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
-from slurm_hadar.runtime.checkpoint.store import Checkpoint, Draft
+from slurm_hadar.runtime.checkpoint.store import Draft
 from slurm_hadar.runtime.checkpoint.trigger import SaveDecision, SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks.place import fork_place
@@ -101,7 +102,7 @@ class Course:
         if self.gang.leads:
             try:
                 self._store.claim()
-                found, world = self._store.newest(self._look_at) or (None, None)
+                found, world = self._store.newest(self._saved_by) or (None, None)
                 if found is not None and not self._store.sealed and not files.unsafe_allowed():
                     own.check_tree(found.path, unchanged=True)  # libraries do not load all that they save safely
                 if found is not None and not (found.path / self._library).is_dir():
@@ -125,13 +126,13 @@ class Course:
         folder: Path = found.path / self._library
         return folder
 
-    def _look_at(self, checkpoint: Checkpoint) -> int:
+    def _saved_by(self, checkpoint: Checkpoint) -> int:
         """How many workers have saved it. Raises CheckpointError where a later version did, and says more than this
         one knows of where they were."""
         assert self._store is not None
-        manifest, states = self._store.manifest(checkpoint), _place_of(checkpoint.path / self._library, 0)
+        manifest, file = self._store.manifest(checkpoint), _place_file(checkpoint.path / self._library, 0)
         known = {field.name for field in fields(self._place)}
-        if states.exists() and (more := sorted(files.load(states).keys() - known)):
+        if file.exists() and (more := sorted(files.load(file).keys() - known)):
             raise CheckpointError(
                 f"it was saved by slurm_hadar {manifest.get('version', '?')}, and {__version__} does not know all of "
                 f"its place in the data ({', '.join(more)})"
@@ -140,12 +141,12 @@ class Course:
 
     def keep_place(self, folder: Path, place: Any) -> None:
         """Where this worker is, into what the library writes."""
-        files.write_object(_place_of(folder, self.gang.rank), asdict(place))
+        files.write_object(_place_file(folder, self.gang.rank), asdict(place))
 
     def place_in(self, folder: Path) -> Any:
         """Where this worker was; None where nobody knows, as of one more than those that saved."""
-        states = _place_of(folder, self.gang.rank)
-        return self._place(**files.load(states)) if states.exists() else None
+        file = _place_file(folder, self.gang.rank)
+        return self._place(**files.load(file)) if file.exists() else None
 
     def begin(self, step: int, total_steps: int) -> None:
         """The library has loaded what :meth:`find` gave it, and begins at ``step``; ``total_steps`` -1: unknown."""
@@ -275,7 +276,7 @@ def freeze(module: Any, names: list[str]) -> None:
             parameter.requires_grad_(name not in frozen)
 
 
-def _place_of(folder: Path, rank: int) -> Path:
+def _place_file(folder: Path, rank: int) -> Path:
     return folder / f"random-{rank}.pt"
 
 

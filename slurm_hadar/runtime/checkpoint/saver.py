@@ -22,8 +22,9 @@ from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
 from slurm_hadar.runtime.checkpoint.by_worker import likeness, own_names, renamed
+from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.parts import kept_alike, order_of, sent_round, state_of, targets_of
-from slurm_hadar.runtime.checkpoint.store import TENSORS, Checkpoint, Draft, Store
+from slurm_hadar.runtime.checkpoint.store import TENSORS, Draft, Store
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.workers.gang import Gang

@@ -28,11 +28,9 @@ import hashlib
 import hmac
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
@@ -40,70 +38,21 @@ from slurm_hadar import __version__
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
+from slurm_hadar.runtime.checkpoint.listing import ASIDE, CLAIM, DRAFT, Checkpoint, listed
 from slurm_hadar.runtime.checkpoint.trained import NOTE, Follows, Trained, follows
 from slurm_hadar.runtime.launch import own
 
-__all__ = [
-    "TENSORS", "Checkpoint", "Draft", "Store", "copy_checkpoints", "newest_step", "read_checkpoint", "replaces_one",
-]  # fmt: skip
+__all__ = ["TENSORS", "Draft", "Store", "read_checkpoint"]
 
 FORMAT = 3
 READABLE = (1, 2, 3)  # 1: the tensors are in state.pt, all of them; 2: without a seal
 SEALED = 3
 MANIFEST = "manifest.json"
 TENSORS = "tensors"
-CLAIM = "claim"
 #: Where this process has trained (by its id, for a forked child has not), and whether to the end.
 _TRAINED: dict[tuple[int, Path], bool] = {}
 _told: set[str] = set()  # in this process, which may train epoch by epoch
-_NAME = re.compile(r"gen-(\d{1,9})-step-(\d{1,18})")
 _Read = TypeVar("_Read")
-_ASIDE, _DRAFT = ".old-", ".tmp-"
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Checkpoint:
-    """A complete checkpoint directory by its name; its content has not been looked at."""
-
-    generation: int
-    step: int
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """That of its directory, such as ``gen-0-step-100``."""
-        return self.path.name
-
-
-def newest_step(directory: Path) -> int | None:
-    """Step of the checkpoint that a restart would try first, judged by names alone; None if there is none."""
-    found = _list(directory)
-    return found[0].step if found else None
-
-
-def copy_checkpoints(source: Path, target: Path) -> None:
-    """All that are finished, for another job, while the one that writes them may run: without what belongs to that
-    run. Raises OSError, also where one of them is dropped meanwhile."""
-    shutil.copytree(source, target, ignore=_of_the_run, copy_function=_link)
-
-
-def replaces_one(directory: Path) -> bool:
-    """Whether a checkpoint there, or below, is just being replaced, and so has another name."""
-    return any(directory.rglob(f"{_ASIDE}*"))
-
-
-def _of_the_run(_folder: str, names: list[str]) -> list[str]:
-    passing = (_DRAFT, _ASIDE, f".{CLAIM}-", f".{NOTE}-")
-    return [name for name in names if name in (CLAIM, NOTE) or name.startswith(passing)]
-
-
-def _link(source: str, target: str) -> None:
-    """What a checkpoint consists of is never written again, so that a second name does for a copy, however large it is;
-    but not on every file system."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
 
 
 class Store:
@@ -177,9 +126,8 @@ class Store:
 
     def begins(self, over: bool, leads: bool) -> None:
         """The training begins from a checkpoint that was there; ``over``: at its end. ``leads``: the worker that speaks
-        for all. Raises CheckpointError if it is
-        so by another training that has ended in this process or job: this one (a fold of a cross-validation, say) would
-        not train.
+        for all. Raises CheckpointError if it is so by another training that has ended in this process or job: this one
+        (a fold of a cross-validation, say) would not train.
         """
         other = self.follows
         if other is None or not self.sealed:
@@ -211,7 +159,7 @@ class Store:
         self.check()
         self._keep_token()
         name = f"gen-{self.generation}-step-{step}"
-        draft = Draft(self, step, self.directory / f"{_DRAFT}{name}-{os.getpid()}-{time.time_ns()}")
+        draft = Draft(self, step, self.directory / f"{DRAFT}{name}-{os.getpid()}-{time.time_ns()}")
         try:
             draft.path.mkdir(parents=True)
         except OSError as error:
@@ -257,7 +205,7 @@ class Store:
 
     def good(self) -> Iterator[Checkpoint]:
         """Checkpoints of this job that pass their manifest's sums, newest first; one line of warning for each other."""
-        for checkpoint in _list(self.directory):
+        for checkpoint in listed(self.directory):
             try:
                 self.verify(checkpoint)
             except CheckpointError as error:
@@ -273,7 +221,7 @@ class Store:
                 return checkpoint, read(checkpoint)
             except CheckpointError as error:
                 say(f"checkpoint {checkpoint.name} is passed over: {error}")
-        if there := _list(self.directory):
+        if there := listed(self.directory):
             furthest = max(checkpoint.step for checkpoint in there)
             say(
                 f"WARNING: this training begins anew: no checkpoint in {self.directory} can be used, as is said above. "
@@ -330,7 +278,7 @@ class Store:
 
     def _claimed(self) -> int:
         """The newest generation known to have started, by the claim or by what it has already saved."""
-        generations = [c.generation for c in _list(self.directory)]
+        generations = [c.generation for c in listed(self.directory)]
         with contextlib.suppress(OSError, ValueError):
             generations.append(int((self.directory / CLAIM).read_text()))
         return max(generations, default=-1)
@@ -344,7 +292,7 @@ class Store:
         """Give the finished directory its name. The same step saved again by the same run: the later one stands."""
         if final.exists():
             # between the two renames a kill leaves it under this name, from which claim() takes it back
-            aside = final.with_name(_ASIDE + final.name)
+            aside = final.with_name(ASIDE + final.name)
             shutil.rmtree(aside, ignore_errors=True)
             final.rename(aside)
             temporary.rename(final)
@@ -356,13 +304,13 @@ class Store:
 
     def _clear(self) -> None:
         """Remove what runs that were cut off have left; take back what was being replaced."""
-        for left in self.directory.glob(f"{_DRAFT}*"):
+        for left in self.directory.glob(f"{DRAFT}*"):
             shutil.rmtree(left, ignore_errors=True)
         for name in (CLAIM, NOTE):
             for left in self.directory.glob(f".{name}-*"):
                 left.unlink(missing_ok=True)
-        for aside in self.directory.glob(_ASIDE + "*"):
-            final = self.directory / aside.name.removeprefix(_ASIDE)
+        for aside in self.directory.glob(ASIDE + "*"):
+            final = self.directory / aside.name.removeprefix(ASIDE)
             if final.exists():
                 shutil.rmtree(aside, ignore_errors=True)
             else:
@@ -380,10 +328,10 @@ class Store:
         """Drop what is older than the last ``keep``. What a newer generation wrote is not this run's to touch, and what
         has more steps than the newest was passed over by a run that is not as far yet: it may be good, if not for who
         read it (an older version, a lost token)."""
-        ours = [c for c in _list(self.directory) if c.generation <= self.generation]
+        ours = [c for c in listed(self.directory) if c.generation <= self.generation]
         for old in (c for c in ours[self._keep :] if c.step <= ours[0].step):
             # the name goes first: a directory half removed must not look like a checkpoint
-            grave = self.directory / f"{_DRAFT}{old.name}-removed-{os.getpid()}"
+            grave = self.directory / f"{DRAFT}{old.name}-removed-{os.getpid()}"
             with contextlib.suppress(OSError):
                 old.path.rename(grave)
                 shutil.rmtree(grave, ignore_errors=True)
@@ -458,13 +406,3 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
     if any(name.startswith("/") or ".." in PurePosixPath(name).parts for name in content["files"]):
         raise CheckpointError("its manifest names files elsewhere")
     return content
-
-
-def _list(directory: Path) -> list[Checkpoint]:
-    """By name alone, best first: highest generation, then highest step."""
-    found = []
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for path in directory.iterdir():
-            if match := _NAME.fullmatch(path.name):
-                found.append(Checkpoint(int(match[1]), int(match[2]), path))
-    return sorted(found, reverse=True)

@@ -98,7 +98,7 @@ class _OwnPeriod:
 
 
 class ForkedRun:
-    """Iterate over it for batches, as over :class:`slurm_hadar.runtime.training.Run`; made by ``train`` in a copy.
+    """Iterate over it for batches, as over :class:`slurm_hadar.runtime.run.Run`; made by ``train`` in a copy.
 
     ``step`` is the step of the whole job, as far as one copy can tell within a period; ``copy`` the number of this copy
     and ``own_steps`` what it has made in this run. When all steps are done, one copy leaves the loop with the final

@@ -1,1 +1,1 @@
-"""What hadar-srun knows: srun's options, the job's directory, ranks, retries."""
+"""What hadar-srun and the agent know: srun's options, what slurmctld tells, the job's directory, retries, turns."""

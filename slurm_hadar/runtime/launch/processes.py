@@ -1,22 +1,38 @@
-"""What the launcher and the agent both do about the process that they have started and stand in for."""
+"""What the launcher and the agent both do about the process that they start and stand in for."""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["die_with", "end_like", "slurm_signals_everyone"]
+__all__ = ["end_like", "slurm_signals_everyone", "start"]
 
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def die_with(parent: int) -> None:
-    """To be called in a child: it is killed where its parent is killed outright, and could not end it."""
+def start(become: Callable[[], int]) -> int:
+    """Start a child in a session of its own, that is killed where this process is killed outright, and could not end
+    it; returns its pid. ``become`` makes it another program, and returns the child's exit code where that cannot be."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 126
+    try:
+        _die_with(parent)
+        os.setsid()
+        code = become()
+    finally:
+        os._exit(code)
+
+
+def _die_with(parent: int) -> None:
     import ctypes  # in the child alone
 
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before that
         os._exit(128 + signal.SIGKILL)
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 from slurm_hadar.joblog import say
 from slurm_hadar.procstat import stat_of
-from slurm_hadar.runtime.launch.processes import die_with, end_like, slurm_signals_everyone
+from slurm_hadar.runtime.launch.processes import end_like, slurm_signals_everyone, start
 from slurm_hadar.runtime.launch.slurmctld import ask
 
 __all__ = ["become", "run"]
@@ -43,18 +43,12 @@ def run(srun: str, arguments: list[str], environ: Mapping[str, str], job: str) -
     heeded = (number for number in (*_ENDS, *_OTHERS) if signal.getsignal(number) is not signal.SIG_IGN)
     watched = {signal.SIGCHLD, *heeded}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    parent = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        code = 126
-        try:
-            die_with(parent)
-            os.setsid()
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            code = become(srun, arguments, environ)
-        finally:
-            os._exit(code)
-    return end_like(_Srun(pid, job).wait(watched))
+
+    def become_srun() -> int:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return become(srun, arguments, environ)
+
+    return end_like(_Srun(start(become_srun), job).wait(watched))
 
 
 class _Srun:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
-import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slurm_hadar.errors import ServingError
 from slurm_hadar.serving.scheduling.distribution import Distribution
-from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
 from slurm_hadar.serving.scheduling.request import Batch, Request, Worker
@@ -21,6 +18,7 @@ from slurm_hadar.serving.scheduling.scheduler import Scheduler
 from slurm_hadar.serving.server.accepted import Accepted, Answer
 from slurm_hadar.serving.server.metrics import Outcome, ServingMetrics
 from slurm_hadar.serving.server.model import ModelInfo
+from slurm_hadar.serving.server.model_facts import ModelFacts
 from slurm_hadar.serving.server.protocol import Asked
 from slurm_hadar.serving.server.scaler import SEEN_S, Scaler
 from slurm_hadar.serving.server.wanted import WantedWorkers
@@ -34,7 +32,6 @@ __all__ = ["Dispatcher", "DispatcherOptions"]
 _MARGIN_S = 0.001  # of a deadline, for the way back
 _MOST_TAGS = 256
 _OTHER = "other"
-_SAME_SPEED = 0.4  # workers whose times differ by less are alike: measured on a busy host, equal ones differ too
 _LOOK_S = 0.5
 _TRIES = 2
 
@@ -58,15 +55,6 @@ class DispatcherOptions:
 class _Running:
     batch: Batch
     started_s: float
-
-
-@dataclass
-class _Models:
-    """What the first worker has said of the models."""
-
-    infos: dict[str, ModelInfo] = field(default_factory=dict)
-    examples: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
-    singles: dict[str, float] = field(default_factory=dict)  # median of all single runs
 
 
 class Dispatcher:
@@ -97,7 +85,7 @@ class Dispatcher:
         self._scales: asyncio.Task[None] | None = None
         self._retiring: set[str] = set()  # end when their batch does
         self._scheduler: Scheduler | None = None
-        self._models = _Models()
+        self._models = ModelFacts()
         self._waiting: dict[int, Accepted] = {}
         self._running: dict[str, _Running] = {}
         self._idle: dict[Worker, None] = {}
@@ -312,12 +300,12 @@ class Dispatcher:
 
     def _is_ready(self, name: str, told: list[dict[str, Any]], groups: list[dict[str, Any]]) -> None:
         now_s = time.monotonic()
-        typical = {of["metadata"]["name"]: _typical_s(of["singles"]) for of in told}
         if self._scheduler is None:
-            self._learn(told, groups, typical)
+            setups = self._models.learn(told, groups, self.options.largest, self.options.slo_s)
+            self._tags.update(tag for of in told for tag in of["applications"])
+            self._scheduler = scheduler(self.options.policy, setups)
             self._wanted.ready(now_s, now_s - self.started_s)
-        ratios = [self._models.singles[model] / max(seconds, 1e-9) for model, seconds in typical.items()]
-        worker = Worker(name, _alike(statistics.geometric_mean(ratios), self._workers.values()))
+        worker = Worker(name, self._models.speed(told, self._workers.values()))
         self._workers[name] = worker
         self._pool.proved(name)
         self._staffed()
@@ -325,18 +313,6 @@ class Dispatcher:
         self._is_idle(worker)
         self._let_go()  # fewer may be wanted than when it was started
         self._pump(now_s)
-
-    def _learn(self, told: list[dict[str, Any]], groups: list[dict[str, Any]], typical: dict[str, float]) -> None:
-        setups, rest = {}, iter(groups)
-        for of in told:
-            info = ModelInfo.read(of["metadata"])
-            self._models.infos[info.name] = info
-            self._models.examples[info.name] = [(tag, next(rest)) for tag in of["applications"]]
-            law = BatchLaw.measured({int(k): s for k, s in of["batches"].items()}, self.options.largest)
-            setups[info.name] = Setup(law, self.options.slo_s, of["singles"])
-            self._tags.update(of["applications"])
-        self._models.singles = typical
-        self._scheduler = scheduler(self.options.policy, setups)
 
     def _done(self, name: str, running: _Running, failures: Mapping[str, str], groups: list[dict[str, Any]]) -> None:
         assert self._scheduler is not None
@@ -472,13 +448,3 @@ class Dispatcher:
             if now_s - running.started_s > max(self.options.hang_s, 10 * running.batch.expected_s):
                 self._pool.kill(name, f"hung for {now_s - running.started_s:.0f} s and was killed")
         self._looker = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
-
-
-def _alike(speed: float, others: Iterable[Worker]) -> float:
-    """That of the first worker, or of another one, where it is about as high: few speeds are told apart."""
-    nearest = min((1.0, *(other.speed for other in others)), key=lambda known: abs(math.log(speed / known)))
-    return nearest if abs(speed / nearest - 1.0) < _SAME_SPEED else speed
-
-
-def _typical_s(singles: Mapping[str, list[float]]) -> float:
-    return statistics.geometric_mean(max(statistics.median(seconds), 1e-9) for seconds in singles.values())

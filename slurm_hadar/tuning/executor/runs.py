@@ -202,7 +202,7 @@ class Runs:
         return time.monotonic() + _GRACE_S
 
     def close(self) -> None:
-        """Remove the sockets of brokers."""
+        """Remove the folder of sockets and meetings on this node; on others the next tuner does."""
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 

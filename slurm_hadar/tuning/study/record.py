@@ -15,7 +15,7 @@ from typing import Any
 
 from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.messages import CHECKPOINTS_DIR
-from slurm_hadar.runtime.checkpoint.store import newest_step
+from slurm_hadar.runtime.checkpoint.listing import newest_step
 
 __all__ = [
     "RUNS", "Record", "folder_of", "is_done", "last_line", "read_events", "read_status", "request_stop", "saved_step",

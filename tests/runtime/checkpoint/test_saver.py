@@ -22,6 +22,7 @@ import slurm_hadar  # noqa: E402
 from slurm_hadar.errors import CheckpointError  # noqa: E402
 from slurm_hadar.runtime.checkpoint import files, saver, sharded  # noqa: E402
 from slurm_hadar.runtime.checkpoint import store as checkpoint  # noqa: E402
+from slurm_hadar.runtime.checkpoint.listing import CLAIM, Checkpoint  # noqa: E402
 from slurm_hadar.runtime.inject import _hadar_progress as shared  # noqa: E402
 from tests.runtime.forkserver import Script  # noqa: E402
 
@@ -175,10 +176,10 @@ def test_a_newer_run_takes_over_while_it_is_written(
     for _ in run:
         if run.step == 4:
             assert disk.reached.wait(60)
-            (tmp_path / checkpoint.CLAIM).write_text("7\n")
+            (tmp_path / CLAIM).write_text("7\n")
             disk.go.set()
     assert "run 7 has taken over; the training goes on" in capfd.readouterr().err
-    assert {p.name for p in tmp_path.iterdir()} == {checkpoint.CLAIM}
+    assert {p.name for p in tmp_path.iterdir()} == {CLAIM}
 
 
 LEAVING = """
@@ -218,7 +219,7 @@ def test_a_checkpoint_of_format_1_is_resumed(tmp_path: Path) -> None:
     layer, run = small(tmp_path, total_steps=4)
     list(run)
     old = checkpoint.Store(tmp_path / "old", "any", None)
-    content = old.load(checkpoint.Checkpoint(0, 4, tmp_path / "gen-0-step-4"))
+    content = old.load(Checkpoint(0, 4, tmp_path / "gen-0-step-4"))
     old.claim()
     old.save(4, content)
     manifest = tmp_path / "old/gen-0-step-4" / checkpoint.MANIFEST

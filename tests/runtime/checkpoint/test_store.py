@@ -17,7 +17,8 @@ pytestmark = pytest.mark.torch
 from slurm_hadar.errors import CheckpointError  # noqa: E402
 from slurm_hadar.runtime.checkpoint import files  # noqa: E402
 from slurm_hadar.runtime.checkpoint import store as checkpoint  # noqa: E402
-from slurm_hadar.runtime.checkpoint.store import Store, newest_step  # noqa: E402
+from slurm_hadar.runtime.checkpoint.listing import CLAIM, newest_step  # noqa: E402
+from slurm_hadar.runtime.checkpoint.store import Store  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -31,7 +32,7 @@ def store(directory: Path, generation: int | None = 0, keep: int = 2, job: str =
 
 
 def names(directory: Path) -> set[str]:
-    return {p.name for p in directory.iterdir() if p.name != checkpoint.CLAIM}
+    return {p.name for p in directory.iterdir() if p.name != CLAIM}
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from slurm_hadar import messages
 from slurm_hadar.runtime import reporter
-from slurm_hadar.runtime.launch import reports, shape
+from slurm_hadar.runtime.launch import reports
 from slurm_hadar.runtime.launch.slurmctld import SEP
+from slurm_hadar.runtime.tasks import shape
 from tests.runtime.launch.batch import WRAPPER, Fakes, run, with_channel
 
 

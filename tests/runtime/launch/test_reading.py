@@ -1,10 +1,9 @@
-"""What the launcher reads: the options of srun, what squeue says of a job, and lists of nodes."""
+"""What the launcher reads: the options of srun, and what squeue says of a job."""
 
 from pathlib import Path
 
 import pytest
 
-from slurm_hadar.runtime.launch import nodelist
 from slurm_hadar.runtime.launch.slurmctld import SEP, JobFacts, job_facts
 from slurm_hadar.runtime.launch.srun_options import split_command, values, without
 
@@ -59,6 +58,23 @@ def test_what_a_plugin_adds_is_no_reason_to_lose_the_command() -> None:
     assert without(["--of-a-plugin", "-N", "2"], ("nodes",)) == ["--of-a-plugin"]
 
 
+def test_options_are_read_as_srun_reads_them() -> None:
+    words = ["-lN2", "-n", "8", "--ntasks-per-node", "4", "--exclusive", "-K", "--mem=5", "-t5", "-m", "block"]
+    assert list(values(words)) == [
+        ("l", ""),
+        ("nodes", "2"),
+        ("ntasks", "8"),
+        ("ntasks-per-node", "4"),
+        ("exclusive", ""),
+        ("K", ""),
+        ("mem", "5"),
+        ("t", "5"),
+        ("distribution", "block"),
+    ]
+    assert without(words, ["ntasks-per-node", "mem"]) == ["-lN2", "-n", "8", "--exclusive", "-K", "-t5", "-m", "block"]
+    assert without(["-N", "2", "-N2", "--nodes=2", "--nodes", "2", "-n", "8"], ["nodes"]) == ["-n", "8"]
+
+
 @pytest.mark.parametrize(
     ("shown", "facts"),
     [
@@ -77,25 +93,3 @@ def test_what_a_plugin_adds_is_no_reason_to_lose_the_command() -> None:
 def test_what_squeue_says_of_the_job(shown: str | None, facts: JobFacts | None) -> None:
     """All in one call; the leader's of a heterogeneous job; nothing where Slurm does not tell."""
     assert job_facts("77", lambda _command: shown and shown.replace("|", SEP).strip()) == facts
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("", []),
-        ("a", ["a"]),
-        ("v100-[1-2,4],p100-1", ["v100-1", "v100-2", "v100-4", "p100-1"]),
-        ("n[08-10]", ["n08", "n09", "n10"]),
-        ("a[1-2]b[0,3]", ["a1b0", "a1b3", "a2b0", "a2b3"]),
-    ],
-)
-def test_node_lists(text: str, names: list[str]) -> None:
-    """Slurm's compact form is spelled out, zero-padding kept."""
-    assert nodelist.expand(text) == names
-
-
-@pytest.mark.parametrize("text", ["a[1", "a]1[", "a[x-y]", "a[1-2]]"])
-def test_what_is_no_node_list_is_refused(text: str) -> None:
-    """A cut or garbled list is an error, not a guess."""
-    with pytest.raises(ValueError, match="Slurm node list"):
-        nodelist.expand(text)

@@ -25,8 +25,8 @@ from slurm_hadar.serving.client import ServingClient
 from slurm_hadar.serving.load import run_load
 from slurm_hadar.serving.scheduling.request import Worker
 from slurm_hadar.serving.server.app import _Routes
-from slurm_hadar.serving.server.dispatcher import _alike
 from slurm_hadar.serving.server.model import ModelInfo
+from slurm_hadar.serving.server.model_facts import alike
 from slurm_hadar.serving.trace import Intended
 from tests.serving.server.running import PATIENT_MS, WAIT_S, Running, body_of, inputs_of, until
 
@@ -254,7 +254,7 @@ def test_who_shares_a_batch_with_such_a_request_is_answered(server: Running) -> 
 )
 def test_few_speeds_are_told_apart(speed: float, others: list[float], taken_for: float) -> None:
     """On a busy host equal workers differ by a third: they are one kind, so that one order of the queue does."""
-    assert _alike(speed, [Worker(str(n), other) for n, other in enumerate(others)]) == taken_for
+    assert alike(speed, [Worker(str(n), other) for n, other in enumerate(others)]) == taken_for
 
 
 @pytest.mark.thorough

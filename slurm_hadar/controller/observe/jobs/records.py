@@ -280,11 +280,11 @@ class JobRecords:
 
     def _note_total(self, record: JobRecord, steps: float) -> None:
         """What the script states of all its trainings. Seen by rounds: that is what they have gone by."""
-        before = record.doubt
-        record.state(steps)
-        if record.doubt and not before:
-            why = f"{record.doubt}, to {steps:.0f} steps now: it is taken to go on for as long again as it has run"
-            self.events.append(Event(record.job_id, "raised", why))
+        before = record.disbelieved
+        record.stated(steps)
+        if (why := record.disbelieved) and not before:
+            now = f"to {steps:.0f} steps now: it is taken to go on for as long again as it has run"
+            self.events.append(Event(record.job_id, "raised", f"{why}, {now}"))
 
     def note_progress(self, record: JobRecord, news: JobNews | None) -> None:
         """Take what the job reports of its run into its record; what it said of a run before counts no more."""
@@ -297,7 +297,7 @@ class JobRecords:
         record.resumable = report.resumable or record.resumable
         if report.total_steps:
             record.total_steps, record.reported = report.total_steps, True
-            self._note_total(record, report.total_steps + news.earlier)
+            self._note_total(record, report.total_steps + news.earlier_steps)
         if report.consolidated_steps is not None:  # of a copy: what counts is in a consolidation, and never lost
             record.steps = record.saved_step = float(report.consolidated_steps)
         elif report.steps is not None:

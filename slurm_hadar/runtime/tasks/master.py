@@ -8,8 +8,8 @@ import zlib
 from collections.abc import Mapping
 
 from slurm_hadar import messages
-from slurm_hadar.runtime.launch import nodelist
 from slurm_hadar.runtime.launch.slurmctld import ask
+from slurm_hadar.runtime.tasks import nodelist
 
 __all__ = ["address_of", "first_node_address", "free_port"]
 

@@ -20,10 +20,10 @@ from slurm_hadar.graphs.mapping import GpuMap, map_graph
 from slurm_hadar.graphs.network import Network
 from slurm_hadar.graphs.topology import parse_switches
 from slurm_hadar.messages import channel_paths
-from slurm_hadar.runtime.launch import nodelist
 from slurm_hadar.runtime.launch.slurmctld import Ask
 from slurm_hadar.runtime.launch.srun_options import values
 from slurm_hadar.runtime.rank import RANKS, write_ranks
+from slurm_hadar.runtime.tasks import nodelist
 
 __all__ = ["Layout", "lay_out", "read_allocation"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_hadar.runtime.launch.shape import STALE, of_workers, settle
+from slurm_hadar.runtime.tasks.shape import STALE, of_workers, settle
 
 
 def job(nodes: int = 1, per_node: str = "1", **more: object) -> dict[str, str]:

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from benchmarks.hadare import page  # noqa: E402
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.fixture(scope="module")

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from slurm_hadar.errors import GraphError
 from slurm_hadar.graphs.network import Links, Network
-from slurm_hadar.runtime.bandwidth import Figures, Worker, section
-from slurm_hadar.runtime.launch.rankmap import lay_out, read_allocation
-from slurm_hadar.runtime.launch.srun_options import values, without
-from slurm_hadar.runtime.rank import RANKS, read_ranks, take_rank, write_ranks
+from slurm_hadar.runtime.rank import RANKS, read_ranks
+from slurm_hadar.runtime.tasks.rankmap import lay_out, read_allocation
 from tests.runtime.live.test_graphs import GRAPH
 
-ROOT = Path(__file__).resolve().parents[3]
 SHOWN = (
     "JobId=77 JobName=x NumNodes=2 JOB_GRES=gpu:v100:8 Nodes=n[1-2] CPU_IDs=0-3,6 Mem=200 GRES=gpu:v100:4(IDX:0-3) "
     "MinCPUsNode=1"
@@ -147,122 +138,3 @@ def test_switches_are_asked_for_where_they_can_matter(folder: Path) -> None:
         environ = {"SLURM_JOB_ID": "77", "HADAR_CHANNEL": str(folder / "x")}
         assert lay_out(["-n", str(4 * calls + 4)], environ, "gpt2", folder, folder, asks).trouble == ""
         assert len(asks.asked) == calls
-
-
-links = st.builds(Links, st.none() | st.floats(1, 1e15), st.none() | st.floats(1, 1e15))
-names = st.dictionaries(st.text(max_size=8), links, max_size=3)
-
-
-@given(st.floats(1, 1e15), names, names, st.floats(1, 64), st.dictionaries(st.text(max_size=8), st.floats(1, 1e15)))
-def test_a_network_is_read_back(inside: float, types: Any, nodes: Any, oversubscription: float, uplinks: Any) -> None:
-    made = Network(inside, 1e9, types, nodes, oversubscription, uplinks)
-    assert Network.from_json(made.to_json()) == made
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "speed": 3, "types": {}, "nodes": {}}']
-)
-def test_a_broken_network_is_one_line(text: str) -> None:
-    with pytest.raises(GraphError, match=r"hadar-network.json cannot be used .*; start the controller again"):
-        Network.from_json(text)
-
-
-# The worker's side
-
-
-@given(st.integers(1, 4), st.integers(1, 8), st.randoms(use_true_random=False))
-def test_ranks_are_read_back(nodes: int, each: int, random: Any) -> None:
-    """Whatever lies where."""
-    ranks = list(range(nodes * each))
-    random.shuffle(ranks)
-    order = {f"n{i}": sorted(ranks[i * each : (i + 1) * each]) for i in range(nodes)}
-    assert read_ranks(write_ranks(order.items())) == order
-
-
-def worker(**environ: str) -> dict[str, str]:
-    return {
-        "RANK": "6",
-        "WORLD_SIZE": "8",
-        "LOCAL_RANK": "2",
-        "LOCAL_WORLD_SIZE": "4",
-        "SLURMD_NODENAME": "n2",
-        RANKS: "n1:1-4;n2:0,5-7",
-        **environ,
-    }
-
-
-def test_a_worker_takes_its_rank() -> None:
-    """The i-th worker of a node has the i-th of its ranks."""
-    environ = worker()
-    assert take_rank(environ) is None and environ["RANK"] == "6"
-    environ = worker(LOCAL_RANK="0")
-    assert take_rank(environ) is None and environ["RANK"] == "0"
-
-
-def test_without_a_graph_nothing_changes() -> None:
-    for environ in (worker(HADAR_RANKS=""), {RANKS: "n1:0"}):
-        before = dict(environ)
-        assert take_rank(environ) is None and environ == before
-
-
-def test_another_number_of_workers_keeps_torchruns_order() -> None:
-    """All of them see it, so all of them agree."""
-    environ = worker(WORLD_SIZE="4", LOCAL_WORLD_SIZE="2")
-    assert take_rank(environ) == "4 workers where the graph has 8; ranks stay as torchrun numbers them"
-    assert environ["RANK"] == "6"
-
-
-def test_workers_that_would_not_agree_stop() -> None:
-    """Three of eight on a node with four GPUs: two workers would have the same rank."""
-    with pytest.raises(ValueError, match="3 workers on node n2 where the job has 4 GPUs; start torchrun with"):
-        take_rank(worker(LOCAL_WORLD_SIZE="3"))
-
-
-def test_the_script_runs_as_if_started_itself(tmp_path: Path) -> None:
-    """Its arguments, its folder on the path, its name, its exit code; as a script or as a module."""
-    (tmp_path / "beside.py").write_text("x = 5\n")
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import os, sys, beside\nprint(os.environ['RANK'], sys.argv[1:], beside.x, __name__)\nsys.exit(3)\n"
-    )
-    env = {**os.environ, **worker(LOCAL_RANK="1"), "PYTHONPATH": str(ROOT)}
-    for arguments, cwd in (([str(script)], "/"), (["-m", "train"], str(tmp_path))):
-        command = [sys.executable, "-m", "slurm_hadar.runtime.rank", *arguments, "--lr", "1"]
-        done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.stdout, done.returncode) == ("5 ['--lr', '1'] 5 __main__\n", 3), done.stderr
-
-
-# srun's options
-
-
-def test_options_are_read_as_srun_reads_them() -> None:
-    words = ["-lN2", "-n", "8", "--ntasks-per-node", "4", "--exclusive", "-K", "--mem=5", "-t5", "-m", "block"]
-    assert list(values(words)) == [
-        ("l", ""),
-        ("nodes", "2"),
-        ("ntasks", "8"),
-        ("ntasks-per-node", "4"),
-        ("exclusive", ""),
-        ("K", ""),
-        ("mem", "5"),
-        ("t", "5"),
-        ("distribution", "block"),
-    ]
-    assert without(words, ["ntasks-per-node", "mem"]) == ["-lN2", "-n", "8", "--exclusive", "-K", "-t5", "-m", "block"]
-    assert without(["-N", "2", "-N2", "--nodes=2", "--nodes", "2", "-n", "8"], ["nodes"]) == ["-n", "8"]
-
-
-# What the bandwidth job prints
-
-
-def test_the_section_names_what_was_measured() -> None:
-    workers = [Worker(i, f"n{i // 2}", "v100") for i in range(4)]
-    both = section([Figures("v100", 1.005e11, 9e10, 1.2e10, 1.1e10)], workers, "NCCL, 256 MiB, median of 10")
-    assert both.splitlines() == [
-        "# ring all-reduce by NCCL, 256 MiB, median of 10; 4 workers on 2 nodes",
-        '[network.types."v100"]',
-        "inside_bytes_s = 100e9  # point to point 90e9",
-        "outside_bytes_s = 12e9  # point to point 11e9",
-    ]
-    assert "[network]\noutside_bytes_s = 5e+07" in section([Figures("", None, None, 5e7, None)], workers, "gloo")
-    assert "nothing to measure" in section([Figures("v100")], workers[:1], "gloo")

@@ -20,7 +20,7 @@ from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces import Trace, TraceJob
 from slurm_hadar.simulator.virtual.belief import Belief
 from slurm_hadar.simulator.virtual.faults import Faults, Outage
-from slurm_hadar.simulator.virtual.jobs import NO_CHECKPOINTS
+from slurm_hadar.simulator.virtual.jobs import NO_CHECKPOINTS, restart_cost_s
 from slurm_hadar.throughput.table import ReferenceTable, Row
 
 Make = Callable[..., Any]
@@ -196,3 +196,8 @@ def test_a_scheduler_inside_slurm_hears_no_reports(job: Make, trace: Make) -> No
     plain, events = (simulate(jobs, registry.get("slurm"), SimOptions("v100:1x1", event_round_s=s)) for s in (0, 30))
 
     assert replace(events, decide_s=()) == replace(plain, decide_s=())
+
+
+def test_restart_costs_by_family() -> None:
+    """Sia's measurements, where a family is among them."""
+    assert [restart_cost_s(m) for m in ("resnet18", "resnet50", "bertlarge", "lm", "")] == [30, 250, 120, 30, 30]

@@ -1,0 +1,364 @@
+"""The loop of a training: one turn is one step, saved when that is due, and resumed where it was."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from slurm_hadar.errors import CheckpointError
+from slurm_hadar.joblog import say
+from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.checkpoint.conditions import Conditions
+from slurm_hadar.runtime.checkpoint.listing import Checkpoint
+from slurm_hadar.runtime.checkpoint.parts import classes_of, refill, restore
+from slurm_hadar.runtime.checkpoint.saver import Saver
+from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
+from slurm_hadar.runtime.checkpoint.turns import Turns
+from slurm_hadar.runtime.progress.endings import Ending, die
+from slurm_hadar.runtime.progress.link import Link
+from slurm_hadar.runtime.spec import TrainingSpec
+from slurm_hadar.runtime.unsaved.forgotten import Beside, Forgotten
+from slurm_hadar.runtime.workers.balance import Balance
+
+__all__ = ["Run"]
+
+_in_its_loop_last: weakref.WeakSet[Run] = weakref.WeakSet()  # one, of this process
+_loops: weakref.WeakSet[Any] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_loops.clear)
+
+
+@atexit.register
+def _leave_loops() -> None:
+    """A loop that is held in a variable ends here, while all is there that a save needs."""
+    for loop in list(_loops):
+        with contextlib.suppress(ValueError):  # it is at work, and exits
+            loop.close()
+
+
+class Run:
+    """One run of a training; iterate over it for batches. Made by :func:`slurm_hadar.runtime.training.train`."""
+
+    def __init__(
+        self,
+        spec: TrainingSpec,
+        every: SaveEvery,
+        link: Link,
+        saver: Saver | None,
+        balance: Balance | None = None,
+        beside: Beside | None = None,
+    ) -> None:
+        self.step = 0
+        self.worker_batch, self.total_steps = spec.worker_batch, spec.total_steps
+        self.state, self.also = spec.state, spec.also
+        self._spec, self._parts, self._feed, self._gang, self._pace = spec, spec.parts, spec.feed, spec.gang, spec.pace
+        self._link, self._saver, self._balance = link, saver, balance
+        self._turns = Turns(self._parts.get("optimizer", {}).values())
+        saved = [item for part in self._parts.values() for item in part.values()]
+        self._forgotten = Forgotten(saved, self._turns, link, beside, self._parts.get("model", {}).values())
+        self._ending = Ending(self._gang.leads)
+        weakref.finalize(self, self._ending.forget)
+        self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
+        self._made = 0  # turns of this run
+        self._stopped = self._end_unsaved = False
+        self._in_step = self._between = self._wanted = self._peeked = self._whole = False
+        self._process = os.getpid()
+        self._drawn: Mapping[str, str] = rng.drawn()
+        self._resume()
+        link.begin(self.step, self.total_steps, spec.samples_per_step)
+        self._trigger.begin(self.step)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last batch, from 0."""
+        return self._feed.epoch
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether it was left with steps to go, of which the last one made is not saved."""
+        return self._saver is not None and self._made > 0 and self.step < self.total_steps and not self._is_saved
+
+    @property
+    def _is_saved(self) -> bool:
+        return self._saver is not None and self._saver.saved_step == self.step and not self._end_unsaved
+
+    @property
+    def share(self) -> int | None:
+        """This worker's samples in the present step; None without ``global_batch``."""
+        return self._balance.share if self._balance is not None else self.worker_batch
+
+    @property
+    def weight(self) -> float:
+        """What this worker's mean gradient counts for in the mean over workers: 1 with equal shares."""
+        return self._balance.weight if self._balance is not None else 1.0
+
+    def computed(self) -> None:
+        """With ``balanced="by_hand"``: this worker's own gradient is ready, what follows waits for the others."""
+        if self._balance is not None:
+            self._balance.computed()
+
+    def __iter__(self) -> Iterator[Any]:
+        loop = self._loop()
+        _loops.add(loop)
+        return loop
+
+    def _loop(self) -> Iterator[Any]:
+        self._end_if_asked()
+        if self._saver is not None:
+            self._saver.begins(over=self.step >= self.total_steps)
+        self._forgotten.begin(tells=self._gang.leads)
+        if self._pace is not None:
+            self._pace.restart()
+        if self._balance is not None:
+            self._balance.start()
+        if self._peeked:
+            self._peeked = False
+            if self._gang.leads:
+                say(
+                    "WARNING: a batch was taken from the loop before it began, and no step was made of it: it is one "
+                    "that the training does not see. To look at one, ask the loader"
+                )
+        other = _in_its_loop_last.pop() if _in_its_loop_last else None
+        if self._made and other is not None and other is not self and other.unfinished:
+            self._ending.tell_of_several()
+        _in_its_loop_last.add(self)
+        with self._ending if self._saver is not None else contextlib.nullcontext():
+            self._turns.start()
+            self._between = True
+            try:
+                while self.step < self.total_steps:
+                    batch = self._next()
+                    self._in_step, self._between = True, False
+                    yield batch
+                    self._in_step, self._between = False, True
+                    self._count()
+                    self._end_turn()
+                self._finish()
+            finally:  # left early, too
+                self._between = False
+                if self._in_step and os.getpid() == self._process:
+                    self._left(batch)
+                self._turns.stop()
+                if self._saver is not None:
+                    self._saver.wait_written()
+                    self._ending.safe = self._is_saved
+
+    def _left(self, batch: Any) -> None:
+        """The loop was left within a turn, by ``break``. What its optimizer step has made is a step like others; where
+        nothing has been done, the batch is the next one again."""
+        self._in_step = False
+        stepped, wanted = self._turns.stepped, self._wanted
+        untouched = not stepped and self._turns.untouched
+        if stepped:
+            self._count()
+        elif self.step == 0 and not wanted:
+            self._peeked = True
+        elif self._balance is None:
+            if untouched:
+                self._feed.give_back(batch)
+            else:
+                self._feed.pass_over()
+        if self._stopped:  # before this turn's step, it may be
+            self.total_steps = self.step
+        self._whole = stepped or (untouched and self._turns.ripe())
+        if self._saver is not None:
+            self._save_left(wanted)
+
+    def _save_left(self, wanted: bool) -> None:
+        """What a turn that was left has made is saved if it was the last one, or if that is asked for."""
+        assert self._saver is not None
+        asked = self._ending.asked
+        self._ending.later = 0 < self.step < self.total_steps and (self._whole or wanted or not asked)
+        if self._whole and self.step >= self.total_steps and self._gang.world == 1:
+            self._finish()
+        elif not (wanted or self._end_unsaved or (self._whole and asked)):
+            return
+        elif self._gang.world == 1:
+            self._try_save(wait=True, ends=True)
+            if asked and self._is_saved:
+                say(
+                    f"told to end (SIGTERM) as the loop was left: step {self.step} is saved, and saved again with what "
+                    "the script does until it enters the loop again, if there is time"
+                )
+        elif self._gang.leads and (wanted or self._end_unsaved):
+            self._wanted = False
+            say(
+                "WARNING: nothing was saved: the loop was left in the turn in which run.save() or run.stop() was "
+                "called, and several workers save together, when a turn is over or, on all of them, behind the loop"
+            )
+
+    def _end_if_asked(self) -> None:
+        """Told to end since the loop was left: what the script has done since belongs to it. Several workers, and
+        gradients that are not used yet, wait for the end of a turn."""
+        if self._ending.asked and self._whole and self._gang.world == 1:
+            self._try_save(wait=True, ends=True)
+            self._end()
+
+    def _end(self) -> None:
+        if self._is_saved and self._gang.leads:
+            say(f"told to end (SIGTERM); step {self.step} is saved")
+        die()
+
+    def _count(self) -> None:
+        self.step += 1
+        self._made += 1
+        self._turns.end()
+        self._link.count(self.step)
+        if self._gang.leads and self._saver is not None:
+            self._forgotten.turn(self._made)
+
+    def _finish(self) -> None:
+        """The end of the loop: its last step is safe before the process goes on."""
+        if self._saver is not None:
+            if not self._is_saved:
+                self._try_save(wait=True, ends=True)
+            self._saver.ended()
+        self._gang.leave_together()
+
+    def _next(self) -> Any:
+        """The next batch; a source of one's own can ask for this worker's share before it gives one."""
+        if self._balance is None:
+            return self._feed.next()
+        self._balance.begin(self._feed.turn)
+        batch = self._feed.next()
+        if self._feed.global_size is not None:
+            self._balance.begin(self._feed.turn - 1, self._feed.global_size)
+        return batch
+
+    def _end_turn(self) -> None:
+        if self._balance is None:
+            if self._pace is not None:
+                self._pace.wait()
+            self._between_steps()
+            return
+        self._balance.end()
+        with self._balance.apart():
+            self._between_steps()
+            if self.step < self.total_steps:
+                self._balance.rebalance(self._feed.turn, self.step)
+
+    def save(self) -> None:
+        """Save. Within the loop: when this step is done or, in a training of one worker, the loop is left; rank 0's
+        call counts. Outside: at once, on all ranks together.
+
+        Raises CheckpointError if saving at once fails; what was saved before is as it was. A save at the end of a step
+        that fails is told on stderr, and the training goes on.
+        """
+        if self._saver is None:
+            raise CheckpointError("nowhere to save: outside a Slurm job give train(..., directory=...)")
+        if self._in_step or self._between:  # between: called by a signal's handler
+            self._wanted = True
+        else:
+            self._save(wait=True)
+            if self._gang.broadcast(self._ending.asked):
+                self._end()
+
+    def stop(self) -> None:
+        """End the training here, as early stopping does: it is saved as one that is over, and no later run of the job
+        makes another step. Within the loop this step is the last one, and the loop ends by itself; outside it was the
+        last one made, and is saved at once. All workers call it in the same turn.
+
+        Raises CheckpointError if saving at once fails.
+        """
+        self.total_steps = self.step + self._in_step
+        self._stopped = self._end_unsaved = True
+        self._link.begin(self.step, self.total_steps, self._spec.samples_per_step)
+        if self._saver is not None and not (self._in_step or self._between):
+            self._save(wait=True)
+            self._finish()
+
+    def _save(self, wait: bool) -> None:
+        assert self._saver is not None
+        self._wanted = False
+        if self._gang.leads:
+            self._forgotten.before_save(wait)
+        plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
+        plain["samples_per_step"] = self._samples_per_step
+        plain |= {"stopped": self._stopped, **self._conditions.saved()}
+        try:
+            self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
+            self._end_unsaved = False
+        finally:
+            self._trigger.saved()
+
+    def _try_save(self, wait: bool, ends: bool = False) -> None:
+        try:
+            self._save(wait)
+        except CheckpointError as error:
+            if self._gang.leads:
+                say(str(error) if ends else f"{error}; the training goes on")
+
+    def _between_steps(self) -> None:
+        """Do what is due at a step boundary, the same on all ranks."""
+        if self._saver is None:
+            return
+        decision = self._trigger.due(self.step, self._wanted, self._turns.ripe)
+        if decision is not None:
+            self._try_save(decision.awaited, decision.ends)
+            self._trigger.follow(decision, self.step, safe=self._is_saved)
+
+    def _resume(self) -> None:
+        if self._saver is None:
+            return
+        began = time.monotonic()
+        resumed = self._saver.resume(self._parts)
+        if resumed is None:
+            return
+        found, content = resumed
+        self._apply(found, content)
+        self._link.loaded(found.step, found.generation, time.monotonic() - began)
+        self._forgotten.loaded()
+        if self._gang.leads:
+            say(f"resumed from {found.name}")
+
+    def _apply(self, found: Checkpoint, content: dict[str, Any]) -> None:
+        saved, ranks = content["state"], content["ranks"]
+        advice = "remove it, or tell trainings apart by train(..., name=...)"
+        if self._gang.leads:
+            here, within_epoch = self._conditions, len(ranks) == self._gang.world and saved["position"]["index"] > 0
+            for change in here.changes(saved, within_epoch):
+                say(f"WARNING: since {found.name} was saved, {change}. If that is not meant: {advice}")
+            if (own := content.get("own")) and len(ranks) != self._gang.world:
+                say(
+                    f"WARNING: {len(own) + 1} of {len(ranks)} workers had states of their own when {found.name} was "
+                    f"saved (weights, buffers or random numbers), and {self._gang.world} go on, all with those of the "
+                    "first"
+                )
+            for chance in here.chances(saved):
+                say(f"WARNING: {chance}. Seed it after the imports, before it is drawn from, the same in every run")
+        self._drawn = saved.get("drawn", self._drawn)
+        restore(self._parts, saved, found.path, advice, self.also, self._gang.leads)
+        self.step = saved["step"]
+        if saved.get("stopped"):
+            self._stopped, self.total_steps = True, self.step
+            if self._gang.leads:
+                say(f"this training was stopped at step {self.step} by run.stop(): no further step is made")
+        refill(self.state, saved["user"])
+        others = len(ranks) != self._gang.world
+        mine = ranks[self._gang.rank] if self._gang.rank < len(ranks) else None
+        position = dict(saved["position"] if others or mine is None else mine.get("position", saved["position"]))
+        then, now = saved.get("samples_per_step"), self._samples_per_step
+        if then and now and (others or self._spec.samples_per_step):
+            position["index"] = position["index"] * then // now
+        elif others:  # as many samples were used, by another number of workers
+            position["index"] = position["index"] * len(ranks) // self._gang.world
+            if position["index"] and self._gang.leads:
+                say(
+                    f"WARNING: {self._gang.world} workers go on in the epoch of {len(ranks)}, and the loader does not "
+                    "tell how many samples a batch has: those of one worker are taken to be as many as before"
+                )
+        self._feed.restore(position, mine)
+
+    @property
+    def _conditions(self) -> Conditions:
+        return Conditions(classes_of(self._parts), *self._feed.made_of, self._drawn)
+
+    @property
+    def _samples_per_step(self) -> int | None:
+        """Of all workers together; None where only the loader knows."""
+        own = self._feed.batch_size
+        return self._spec.samples_per_step or (own * self._gang.world if own else None)

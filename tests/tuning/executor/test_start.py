@@ -1,0 +1,31 @@
+"""What the executor begins with: the GPUs, and what the objective's file imports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_hadar.errors import ConfigError
+from slurm_hadar.tuning.executor.launch import imports_of
+from slurm_hadar.tuning.executor.site import sites_here
+
+
+def test_slots_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _name: None)
+    assert sites_here("3", {}).count == 3
+    assert [site.gpus for site in sites_here("a:2,b:1", {}).sites] == [(0, 1), (2,)]
+    for wanted in (None, "0", "a"):
+        with pytest.raises(ConfigError):
+            sites_here(wanted, {})
+    with pytest.raises(ConfigError, match="--gpus 5000 must be a whole number from 1 to 4096"):
+        sites_here("5000", {})
+
+
+def test_imports_are_read_not_made(tmp_path: Path) -> None:
+    file = tmp_path / "study.py"
+    file.write_text("import torch.nn, os\ndef f():\n    from slurm_hadar import sharing\n    from . import x\n")
+    assert imports_of(file) == {"torch", "os", "slurm_hadar"}
+    file.write_text("def f(:")
+    with pytest.raises(ConfigError):
+        imports_of(file)
