@@ -31,7 +31,9 @@ def test_a_short_episode(tmp_path: Path) -> None:
     episode = play(plan, print, tmp_path)
 
     assert episode.problems == []
-    assert episode.completed == episode.jobs == 5 and sum(episode.injected.values()) >= 5
+    assert episode.completed == episode.jobs == 5
+    # of the messages those that come first may find the controller not there yet, the others find it killed
+    assert sum(episode.injected.values()) >= 4 + episode.fake_clock
 
 
 def test_the_schedule_is_a_function_of_the_seed() -> None:

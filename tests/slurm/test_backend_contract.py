@@ -98,6 +98,12 @@ SHAPES: dict[str, tuple[Sequence[str], dict[str, object]]] = {
     "no gpus": ([], {"gpus": ()}),
     "gpus of the job": (["--gpus=4", "-N1-2"], {"gpus": untyped(4, "job"), "num_nodes": 1, "max_nodes": 2}),
     "gpus of a task": (["--gpus-per-task=1", "-n2"], {"gpus": untyped(1, "task"), "num_tasks": 2}),
+    # 24.11 and 26.05 show both in one: cpu=2,gres/gpu=1
+    "gpus and cpus of a task": (
+        ["--gpus-per-task=1", "--cpus-per-task=2", "-n2"],
+        {"gpus": untyped(1, "task"), "num_tasks": 2, "num_cpus": 4},
+    ),
+    "typed of a task": (["--gpus-per-task=v100:1", "-n2"], {"gpus": (GpuRequest("task", (("v100", 1),)),)}),
     "both": (["--gpus-per-node=2", "--gpus=4", "-N2"], {"gpus": (*untyped(4, "job"), *untyped(2))}),
     "typed": (["--gres=gpu:v100:2"], {"gpus": (GpuRequest("node", (("v100", 2),)),)}),
     "typed of the job": (["--gpus=k80:3"], {"gpus": (GpuRequest("job", (("k80", 3),)),)}),

@@ -265,13 +265,16 @@ def test_a_partition_that_goes_inactive_costs_nobody_anything(live: Any, poll: A
 def test_nodes_that_slurm_keeps_for_another_job_are_not_tried(live: Any, poll: Any) -> None:
     """A job that is left to Slurm is to start on two nodes, of which one is free: Slurm keeps both whole. What does not
     end before is placed elsewhere or waits, and is told why; what does runs there."""
-    (blocker,) = [live.submit("--gres=gpu:2", "--time=30", "-w", "v100-1", comment="", script="sleep 900")]
+    others = full(live, poll, "v100-2", "k80-1")  # lest Slurm start the steered jobs before a round is
+    blocker = live.submit("--gres=gpu:2", "--time=30", "-w", "v100-1", comment="", script="sleep 900")
     poll(lambda: live.state_of(blocker) == "RUNNING")
     pair = live.submit("--gres=gpu:1", "-N2", "-C", "v100", "--time=10", comment="", script="sleep 900")
-    poll(lambda: seen(live, pair).sched_nodes == ("v100-1", "v100-2"))
     long_ = [live.submit("--gres=gpu:1", comment=f"{PLAIN},types=v100") for _ in range(2)]
     short = live.submit("--gres=gpu:1", "--time=5", comment=f"{PLAIN},types=v100")
     either = live.submit("--gres=gpu:1", comment=PLAIN)
+    assert live.controller("controller.round_s=60").run_round().record.leases == 4
+    leave(live, poll, *others)
+    poll(lambda: seen(live, pair).sched_nodes == ("v100-1", "v100-2"))
     controller = live.controller(*QUICK, policy=registry.get("fifo"))
 
     rounds = []

@@ -112,8 +112,9 @@ def test_without_rights_nothing_is_changed(
     """Another user's jobs are refused, left as they are, and said to be not ours to change."""
     cluster = make_cluster("v100:1x1,p100:1x1")
     jobs = [submit(cluster) for _ in range(3)]
-    poll(lambda: sum("RUNNING" in text for text in queue_of(cluster).values()) == 2)
-    before = queue_of(cluster)
+    # Slurm has looked at the third one, too: until then it shows None as its reason
+    looked_at = ["PENDING Resources", "RUNNING p100-1 None", "RUNNING v100-1 None"]
+    before = poll(lambda: sorted((found := queue_of(cluster)).values()) == looked_at and found)
 
     result = a_round(as_another(cluster, _fresh(short_tmp)))
 
