@@ -7,27 +7,30 @@ from dataclasses import dataclass, field
 
 from slurm_hadar.model import Fork, Job, Placement
 from slurm_hadar.policies.hadare.base_plan import BasePlan
+from slurm_hadar.policies.hadare.line import Line
 from slurm_hadar.policies.hadare.parents import LEAST_SHARE, WORTH_A_START, Parent
 from slurm_hadar.policies.toolkit.gangs import Gang
 from slurm_hadar.policies.toolkit.ledger import Ledger
 
 __all__ = ["displace"]
 
-_WORTH = 1.5  # fork=auto takes the GPUs of others where that is worth so many times what it costs
-_URGENT = 2.0  # and where its parent weighs so many times as much as they
-_SHORT = 4.0  # or would be done in so small a part of the time they need
 _KEEPS = 1.1  # what a copy has it keeps where it is not outdone by more than this
+_ERRORS = 2.0  # of the speed there, by which it has to be better: what is tried is most often what was overrated
+_URGENT = 2.0  # where prices decide, fork=auto takes GPUs of those whose weight is so many times smaller
+_WORTH = 1.5  # and where that is worth so many times what it costs
 
 
 @dataclass(frozen=True, slots=True)
 class _Holder:
-    """Who has GPUs on one slot by the base plan and could be made to wait. ``left_s``: to its end, where it is fastest
-    or with all its copies."""
+    """Who has GPUs of one slot and could be made to wait: a job by the base plan, or a copy of ``parent``.
+
+    ``density``: weight over the time to go, where it is fastest, or with a copy on every node.
+    """
 
     job: Job
     gang: Gang
+    density: float
     weight: float
-    left_s: float
     parent: Parent | None
 
 
@@ -47,20 +50,18 @@ class _Cell:
 
 
 def displace(base: BasePlan, parents: Sequence[Parent], ledger: Ledger, idle: Sequence[int]) -> dict[str, str]:
-    """Give copies GPUs that the base plan has for others; changes ``parents`` and ``ledger``.
+    """Give copies GPUs that others have; changes ``parents`` and ``ledger``.
 
     ``idle``: GPUs per slot that the base plan left to nobody. Returns who lost GPUs, and the parent that got them.
     """
     eager = [p for p in parents if p.mode is not Fork.IDLE and p.forkable and p.rate > 0]
     if not eager:
         return {}
-    work = _Displacement(base, ledger)
-    holders = work.holders(parents, idle)
-    if not holders:
-        return {}
-    eager.sort(key=lambda p: -p.weight / p.left_s)  # stable: in order of arrival among equals
-    for parent in eager:
-        if parent.mode is Fork.SPREAD or work.conceivable(parent, holders):
+    line = Line.of(base.arena, [p for p in parents if p.forkable])
+    work = _Displacement(base, ledger, line)
+    holders = work.holders(idle)
+    for parent in sorted(eager, key=lambda p: -line.density(p)):  # stable: in order of arrival among equals
+        if parent.rate > 0:  # it may have lost all of it
             work.spread(parent, holders)
     return work.displaced
 
@@ -69,55 +70,57 @@ def displace(base: BasePlan, parents: Sequence[Parent], ledger: Ledger, idle: Se
 class _Displacement:
     base: BasePlan
     ledger: Ledger
+    line: Line
     displaced: dict[str, str] = field(default_factory=dict)
+    by_price: bool = field(init=False)  # whether the base plan's prices decide for fork=auto, not the line
 
-    def holders(self, parents: Sequence[Parent], idle: Sequence[int]) -> dict[int, list[_Holder]]:
-        """Per slot, whom the base plan puts there, on this slot alone, and who need not stay.
+    def __post_init__(self) -> None:
+        plan, forked = self.base.plan, {p.shown_as for p in self.line.parents}
+        others_wait = any(w.payoff is not None for j, w in plan.waits.items() if j not in forked)
+        self.by_price = others_wait or self.base.longest_first
 
-        Left out are those who would be given other GPUs in the next round, that copies have only because they were
-        idle: nothing would be gained but a move.
-        """
+    def holders(self, idle: Sequence[int]) -> dict[int, list[_Holder]]:
+        """Per slot, who is there, on this slot alone, and need not stay; the least dense first."""
         found: dict[int, list[_Holder]] = {}
-        parent_of = {p.shown_as: p for p in parents if not p.fixed}
-        for job in self.base.arena.movers:
-            holder = self._holder(job, parent_of.get(job.job_id))
-            if holder is not None and not self._elsewhere(job, idle):
-                found.setdefault(holder.gang[0][0], []).append(holder)
+        for holder in (*self._plain(idle), *self._copies()):
+            found.setdefault(holder.gang[0][0], []).append(holder)
         for there in found.values():
-            there.sort(key=lambda h: (h.weight / h.left_s, h.job.job_id))
+            there.sort(key=lambda h: (h.density, h.job.job_id))
         return found
 
-    def _holder(self, job: Job, parent: Parent | None) -> _Holder | None:
-        """The job, or its parent's lead, if it has GPUs of one slot alone."""
-        copy, placement = (job, self.base.plan.placement(job.job_id)) if parent is None else parent.leading()
-        gang, rate = self.base.arena.gang(placement), job.rate(placement)
-        if len(gang) != 1 or len(placement.nodes) != 1 or rate <= 0 or (parent is not None and len(parent.cells) > 1):
-            return None
-        best = max(rate, job.best_rate())
-        if parent is None:
-            left_s = job.steps_to_go(best, self.base.unknown_runtime_s) / best
-        else:
-            left_s = parent.steps / max(parent.rate, best)
-        return _Holder(copy, gang, self.base.weights.get(job.job_id, job.weight), left_s, parent)
+    def _plain(self, idle: Sequence[int]) -> list[_Holder]:
+        """Jobs that are not forked. Left out are those who would be given other GPUs in the next round, that copies
+        have only because they were idle: nothing would be gained but a move."""
+        base, found = self.base, []
+        forked = {p.shown_as for p in self.line.parents}
+        for job in base.arena.movers:
+            placement = base.plan.placement(job.job_id)
+            gang, rate = base.arena.gang(placement), job.rate(placement)
+            one_slot = len(gang) == 1 and len(placement.nodes) == 1 and rate > 0
+            if job.job_id not in forked and one_slot and not self._elsewhere(job, idle):
+                best = max(rate, job.best_rate())
+                weight = base.weights.get(job.job_id, job.weight)
+                density = weight * best / max(job.steps_to_go(best, base.unknown_runtime_s), 1.0)
+                found.append(_Holder(job, gang, density, weight, None))
+        return found
 
     def _elsewhere(self, job: Job, idle: Sequence[int]) -> bool:
         """Whether GPUs that the base plan leaves idle would do for the job."""
         least = job.form.gang_sizes[0]
         return any(idle[s] >= least for slots in self.base.arena.reach(job).by_type.values() for s in slots)
 
-    def conceivable(self, parent: Parent, holders: Mapping[int, list[_Holder]]) -> bool:
-        """Whether there is anyone at all to whom the conditions of ``auto`` could apply."""
-        others = [h for hs in holders.values() for h in hs if h.parent is not parent]
-        return any(parent.weight >= _URGENT * h.weight for h in others) or (
-            self._calm and any(h.left_s > parent.left_s for h in others)
-        )
+    def _copies(self) -> list[_Holder]:
+        found = []
+        for parent in self.line.parents:
+            copies = {} if parent.fixed else {j.job_id: j for j in parent.family.copies}
+            for job_id, placement in parent.cells.items():
+                gang = self.base.arena.gang(placement)
+                if job_id in copies and len(gang) == 1 and len(placement.nodes) == 1:
+                    density = self.line.density(parent)
+                    found.append(_Holder(copies[job_id], gang, density, parent.weight, parent))
+        return found
 
-    @property
-    def _calm(self) -> bool:
-        """Nobody waits who could run; and it is not the total time that counts."""
-        return not self.base.longest_first and all(w.payoff is None for w in self.base.plan.waits.values())
-
-    def spread(self, parent: Parent, holders: dict[int, list[_Holder]]) -> None:
+    def spread(self, parent: Parent, holders: Mapping[int, list[_Holder]]) -> None:
         """Copies of the parent go wherever it may have the GPUs, the fastest first."""
         lead, arena = parent.lead_job, self.base.arena
         slots = [s for slots in arena.reach(lead).by_type.values() for s in slots if s in holders]
@@ -159,26 +162,40 @@ class _Displacement:
         end_s = (parent.steps + speed.steps_per_s * start_s) / (parent.rate + speed.steps_per_s)
         if end_s - start_s < WORTH_A_START * start_s or speed.steps_per_s < LEAST_SHARE * parent.rate:
             return None
-        if parent.mode is Fork.SPREAD:
-            density = cell.bonus * parent.weight / parent.left_s
-            allowed = all(density >= _KEEPS * h.weight / h.left_s for h in victims)
-        else:
-            allowed = self._pays(parent, cell, end_s, victims)
-        return victims if allowed else None
+        return victims if self._allowed(parent, cell, end_s, victims) else None
 
-    def _pays(self, parent: Parent, cell: _Cell, end_s: float, victims: Sequence[_Holder]) -> bool:
-        """Whether ``fork=auto`` takes the GPUs: the two conditions on its victims, and the price."""
-        calm, bonus, prices = self._calm, cell.bonus, self.base.plan.prices
-        for h in victims:
-            urgent = bonus * parent.weight >= _URGENT * h.weight
-            short = bonus * h.left_s >= _SHORT * end_s and bonus * end_s >= WORTH_A_START * h.job.restart_cost_s
-            if not urgent and not (calm and short):
-                return False
-        price = prices.get(self.base.arena.slots[cell.slot], 0.0)
+    def _allowed(self, parent: Parent, cell: _Cell, end_s: float, victims: Sequence[_Holder]) -> bool:
+        if parent.mode is Fork.AUTO and (self.by_price or any(h.parent is None for h in victims)):
+            urgent = all(cell.bonus * parent.weight >= _URGENT * h.weight for h in victims)
+            return urgent and self._outbids(parent, cell, end_s, victims)
+        denser = all(cell.bonus * self.line.density(parent) >= _KEEPS * h.density for h in victims)
+        return denser and (parent.mode is Fork.SPREAD or self._goes_first(parent, cell, end_s, victims))
+
+    def _outbids(self, parent: Parent, cell: _Cell, end_s: float, victims: Sequence[_Holder]) -> bool:
+        """Whether the parent's earlier end, and that of its own GPUs, is worth so much more than the price of the GPUs
+        until then, and of the restarts."""
+        prices, slots = self.base.plan.prices, self.base.arena.slots
+        price = prices.get(slots[cell.slot], 0.0)
         own = sum(c * prices.get((n, t), 0.0) for p in parent.cells.values() for n, t, c in p.items())
-        gain = (parent.left_s - end_s) * (parent.weight + own)
         restarts = sum(h.gang[0][1] * h.job.restart_cost_s for h in victims if h.job.running)
-        return bonus * gain >= _WORTH * (price * (cell.workers * end_s + restarts))
+        gain = (parent.left_s - end_s) * (parent.weight + own)
+        return cell.bonus * gain >= _WORTH * price * (cell.workers * end_s + restarts)
+
+    def _goes_first(self, parent: Parent, cell: _Cell, end_s: float, victims: Sequence[_Holder]) -> bool:
+        """Whether it serves all to have the parent end so much sooner (:mod:`slurm_hadar.policies.hadare.line`)."""
+        line = self.line
+        behind, heir = line.weight_behind(parent), line.next_to(parent)
+        gangs = (self.base.arena.gang(p) for p in parent.cells.values())
+        own = sum(line.share(heir, slot) for gang in gangs for slot, _ in gang) if heir else 0.0
+        gain = (parent.left_s - end_s) * (parent.weight + behind * own)
+        loss = sum(
+            line.share(h.parent, cell.slot) * (end_s + (h.job.restart_cost_s if h.job.running else 0.0))
+            for h in victims
+            if h.parent is not None
+        )
+        error = cell.copy.speeds_at(cell.workers)[self.base.arena.slots[cell.slot][1]].error
+        margin = 1.0 if cell.stays else 1.0 + _ERRORS * (error or 0.0)
+        return cell.bonus * gain >= margin * behind * loss
 
     def _oust(self, parent: Parent, holder: _Holder) -> None:
         self.displaced[holder.job.job_id] = parent.family.parent
