@@ -24,11 +24,12 @@ LONG = 1e5
 
 @pytest.fixture
 def copies(job: Any) -> Any:
-    """Five copies of a forked job."""
+    """Five copies of a forked job; with ``rates`` as its speeds."""
 
-    def make(parent: Any = "7", count: Any = 5, fork: Any = Fork.AUTO, **fields: Any) -> Any:
+    def make(parent: Any = "7", count: Any = 5, fork: Any = Fork.AUTO, rates: Any = None, **fields: Any) -> Any:
         fields.setdefault("steps", LONG)
         base = replace(job(parent, form=fields.pop("form", Form(1)), **fields), array_id=parent, fork=fork)
+        base = replace(base, speeds=rates or base.speeds)
         return [replace(base, job_id=f"{parent}_{k}") for k in range(count)]
 
     return make
@@ -73,15 +74,45 @@ def test_without_forked_jobs_it_is_hadar(job: Any, snapshot: Any) -> None:
     assert replace(ours, policy="hadar") == hadars
 
 
-@pytest.mark.parametrize("mode", ["job", "idle", "auto"])
-def test_with_jobs_enough_it_is_hadars_plan(copies: Any, job: Any, snapshot: Any, mode: str) -> None:
+def test_with_jobs_enough_idle_is_hadars_plan(copies: Any, job: Any, snapshot: Any) -> None:
     """As many parents as nodes: each node has a parent of its own, the one that Hadar's prices would put there."""
     steps = {str(i): LONG * (1 + 0.1 * i) for i in range(1, 6)}
     forked = snapshot([c for parent, s in steps.items() for c in copies(parent, steps=s)], NODES)
     plain = snapshot([job(i, steps=s, form=Form(1)) for i, s in steps.items()], NODES)
     hadars, _ = look_ahead_weighed(Rules("jct", 0.1, 0.0, "none", 0.05, 3600.0, 0.0), plain, "hadar")
-    plan = decide(forked, fork=mode)
+    plan = decide(forked, fork="idle")
     assert {j.split("_")[0]: p for j, p in plan.placements.items()} == dict(hadars.placements)
+
+
+def test_forked_jobs_have_all_nodes_one_after_the_other(copies: Any, snapshot: Any) -> None:
+    """As many parents as nodes; copies add up, so nobody gains by sharing."""
+    steps = {str(i): LONG * (1 + 0.5 * i) for i in range(5, 0, -1)}
+    state = snapshot([c for parent, s in steps.items() for c in copies(parent, steps=s)], NODES)
+    for first in map(str, range(1, 6)):
+        plan = decide(state)
+        assert nodes_of(plan, first) == list("abcde")
+        over = {f"{first}_{k}" for k in range(5)}
+        state = carry_out(state, plan)
+        state = replace(state, time=state.time + 360, jobs=tuple(j for j in state.jobs if j.job_id not in over))
+
+
+def test_who_goes_first_leaves_a_node_that_is_worth_more_to_those_behind(copies: Any, snapshot: Any) -> None:
+    flat = {t: Speed(10.0) for t in ("v100", "p100", "k80")}
+    steep = {"v100": Speed(1.0), "p100": Speed(1.0), "k80": Speed(40.0)}
+    plan = decide(snapshot([*copies("1", rates=flat), *copies("2", steps=2 * LONG, rates=steep)], NODES))
+    assert nodes_of(plan, "1") == list("abcd") and nodes_of(plan, "2") == ["e"]
+
+
+def test_others_are_not_stopped_for_a_speed_that_is_hardly_known(copies: Any, snapshot: Any) -> None:
+    """Two nodes on which both run alike: the first has both, if that is true."""
+
+    def taken(error: float) -> list[str]:
+        same = {t: Speed(10.0, error=error) for t in ("v100", "p100")}
+        nodes = (NODES[0], NODES[2])
+        jobs = [*copies("1", count=2, rates=same), *copies("2", count=2, steps=5 * LONG, rates=same)]
+        return nodes_of(decide(snapshot(jobs, nodes)), "1")
+
+    assert taken(0.0) == ["a", "c"] and len(taken(1.5)) == 1
 
 
 def test_two_jobs_share_the_idle_nodes(copies: Any, snapshot: Any) -> None:
@@ -92,13 +123,13 @@ def test_two_jobs_share_the_idle_nodes(copies: Any, snapshot: Any) -> None:
 
 def test_idle_nodes_go_to_the_shorter_job_which_leaves_them_to_the_longer(copies: Any, snapshot: Any) -> None:
     """Both end sooner on average than if each had copies: the longer one has all nodes afterwards."""
-    plan = decide(snapshot([*copies("1", steps=LONG), *copies("2", steps=5 * LONG)], NODES))
+    plan = decide(snapshot([*copies("1", steps=LONG), *copies("2", steps=5 * LONG)], NODES), fork="idle")
     assert len(nodes_of(plan, "1")) == 4 and len(nodes_of(plan, "2")) == 1
 
 
 def test_what_is_done_within_a_round_leaves_idle_nodes_to_the_longer_job(copies: Any, snapshot: Any) -> None:
     """They would stand idle until the next round."""
-    plan = decide(snapshot([*copies("1", steps=1000.0), *copies("2", steps=LONG)], NODES, round_s=900.0))
+    plan = decide(snapshot([*copies("1", steps=1000.0), *copies("2", steps=LONG)], NODES, round_s=900.0), fork="idle")
     assert len(nodes_of(plan, "1")) == 1 and len(nodes_of(plan, "2")) == 4
 
 

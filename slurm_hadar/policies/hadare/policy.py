@@ -28,15 +28,15 @@ class HadarE(Hadar):
     After "HadarE" (arXiv 2503.10918): a job is forked into at most one copy per node, and its copies share its steps.
     Which node gets a copy of what, and when, is our definition (:mod:`slurm_hadar.policies.hadare.deal`):
 
-    * The base plan is Hadar's, played forward where Hadar's own is, over plain jobs and one copy of each parent. So as
-      long as there are jobs enough, each GPU has the job that needs it most.
-    * Copies that run go on where nobody else was given their GPUs; idle GPUs get the new copies that shorten their
-      parent's time most (with ``objective=ttd`` or ``frontier`` above 0.5: copies of the parent that has longest to
-      go), unless the parent would be done before that works twice as long as its start takes.
-    * A parent with ``fork=auto`` also takes GPUs that the base plan gives to others, where its earlier end is worth
-      one and a half times what those GPU-seconds cost at the look-ahead prices, and either it weighs twice as much as
-      they do, or nobody waits and it would be gone long before them. With ``fork=spread`` it takes them from all jobs
-      of lower density (weight over time to go).
+    * The base plan is Hadar's, played forward where Hadar's own is, over plain jobs and one copy of each parent.
+    * Copies that run go on where nobody else was given their GPUs; idle GPUs get the new copies that do most of a job
+      in a second (with ``objective=ttd`` or ``frontier`` above 0.5: copies of the parent that has longest to go),
+      unless the parent would be done before that works twice as long as its start takes.
+    * A parent with ``fork=auto`` also takes GPUs of other parents, where its earlier end serves all
+      (:mod:`slurm_hadar.policies.hadare.line`): they have the nodes one after the other, but for those that are worth
+      more to whoever is behind. It takes those of jobs that are not forked, and any while such jobs wait, only where it
+      weighs twice as much and its earlier end is worth one and a half times what they cost at the look-ahead prices.
+      With ``fork=spread`` it takes them from all jobs of lower density (weight over time to go).
 
     Parameters
     ----------
