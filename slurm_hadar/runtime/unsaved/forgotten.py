@@ -42,6 +42,7 @@ _WITHIN_A_GENERATOR = (
     "the place in the DataLoader that the generator given as loader= goes through (give the DataLoader itself: the "
     "loop begins its next epoch by itself)"
 )
+_IN_ANOTHER = "the place in another DataLoader"
 _OF_OTHERS = ("parameters", "param_groups")  # than schedulers: models and optimizers have them
 _SHARE = 0.05  # of the time, at most, where saves follow each other closely
 _LARGE, _LOOKED_AT = 1 << 20, 1 << 16  # of a model that was not given: elements of a tensor, and of what is looked at
@@ -186,11 +187,7 @@ class Forgotten:
         new = sorted(found - self._told)
         if not new:
             return
-        advice = (
-            " Give train() all models, optimizers and schedulers (a list or a dict of them), the rest as "
-            "also={'name': object}."
-        )
-        self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{'' if new == [_WITHIN_A_GENERATOR] else advice}")
+        self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{_advice(new)}")
 
     def _look_at_held(self) -> None:
         """At what other trainings of the process have not been given, either."""
@@ -230,7 +227,7 @@ class Forgotten:
             elif self._beside.goes_through(of):
                 yield one, _WITHIN_A_GENERATOR, count
             elif not self._beside.is_kept(of):
-                yield one, f"the place in another DataLoader, of {type(of).__name__} (it begins anew)", count
+                yield one, f"{_IN_ANOTHER}, of {type(of).__name__} (it begins anew)", count
 
     def _sums_beside(self) -> dict[str, dict[str, int]]:
         """Of each model that was not given what tells whether it has changed, but for what is saved with another."""
@@ -286,6 +283,23 @@ class Forgotten:
                 lost = sum(id(p) not in held for p in group["params"])
                 if lost:
                     yield f"{lost} parameters that {type(one).__name__} trains"
+
+
+def _advice(new: Iterable[str]) -> str:
+    """What helps against losing these; what helps against the loss of a place in a generator is said with it."""
+    places = [what for what in new if what.startswith(_IN_ANOTHER)]
+    advice = ""
+    if set(new) - {_WITHIN_A_GENERATOR, *places}:
+        advice += (
+            " Give train() all models, optimizers and schedulers (a list or a dict of them), the rest as "
+            "also={'name': object}."
+        )
+    if places:
+        advice += (
+            " Give train() such a DataLoader as loader=, or two as loader=lambda: zip(one, other), and take the "
+            "batches that the loop gives: it begins the next epoch by itself."
+        )
+    return advice
 
 
 class _Switches(NamedTuple):
