@@ -20,6 +20,7 @@ from slurm_hadar.runtime.checkpoint.by_worker import sums_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.unsaved.carried import Carried, Known, remedy
+from slurm_hadar.runtime.unsaved.counted import Counted
 from slurm_hadar.runtime.unsaved.held import Held, is_plain, models_within, stateful_among, tensors_of
 
 __all__ = ["Beside", "Forgotten"]
@@ -94,25 +95,26 @@ class Forgotten:
 
     Parameters
     ----------
-    saved: the objects that are saved, without wrappers. turns: sees the optimizers. link: tells the scheduler how many.
-    beside: what of the script's is not saved.
-    models: those of ``saved`` that are models; what others (metrics) count in themselves is their own business.
+    parts: the objects that are saved, without wrappers, by what they were given as and by name; what those that are no
+        models (metrics) count in themselves is their own business.
+    turns: sees the optimizers. link: tells the scheduler how many. beside: what of the script's is not saved.
     """
 
     def __init__(
         self,
-        saved: Iterable[Any],
+        parts: Mapping[str, Mapping[str, Any]],
         turns: Turns,
         link: Link,
         beside: Beside | None = None,
-        models: Iterable[Any] = (),
     ) -> None:
-        self._saved, self._models = list(saved), list(models)
+        self._saved = [one for part in parts.values() for one in part.values()]
+        self._models = list(parts.get("model", {}).values())
         self._known = {id(inner) for one in self._saved for inner in (one, *_parts_of(one))}
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
         self._beside, self._drawn = beside or Beside(), dict[str, bytes]()
         self._carried = self._beside.carried
+        self._counted = Counted(() if parts.get("scheduler") else parts.get("optimizer", {}).values())
         self._others: Mapping[str, Mapping[str, int]] = {}
         self._loaded: Mapping[int, int] = {}
         self._given = [_Switches.of(one) for one in self._saved]
@@ -147,6 +149,7 @@ class Forgotten:
             if self._carried is not None:
                 self._carried.look()
             self._look_at_held()
+            self._look_at_count()
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
@@ -154,6 +157,7 @@ class Forgotten:
             self._inner = [_inner_of(one) for one in self._models]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
             self.check()
+            self._look_at_count()
 
     def before_save(self, awaited: bool) -> None:
         """``awaited``: somebody waits for the save, most likely to end the training."""
@@ -188,6 +192,10 @@ class Forgotten:
         if not new:
             return
         self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{_advice(new)}")
+
+    def _look_at_count(self) -> None:
+        if words := self._counted.look():
+            self._tell([words], words)
 
     def _look_at_held(self) -> None:
         """At what other trainings of the process have not been given, either."""
