@@ -18,6 +18,6 @@ def say(line: str) -> None:
 
 
 def _behind_a_bar() -> str:
-    """What ends the line of a progress bar, behind which ours would stand, out of sight and of a search for its name."""
+    """What ends the line of a progress bar, behind which ours would stand, out of sight and of a search."""
     bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
     return "\n" if getattr(bars, "_instances", None) else ""
