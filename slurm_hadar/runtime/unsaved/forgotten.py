@@ -409,7 +409,8 @@ def _state_of(generator: Any) -> bytes:
 
 
 def _parts_of(one: Any) -> list[Any]:
-    """The schedulers that a scheduler is made of, or whose state it gives as its own, as those of Accelerate do."""
+    """The schedulers that a scheduler is made of, or whose state it gives as its own, as those of Accelerate do; and
+    gradient scalers whose state an object gives as its own or among others, as a wrapper does."""
     found = [one]
     for outer in found:  # which grows meanwhile
         parts: list[Any] = []
@@ -420,6 +421,14 @@ def _parts_of(one: Any) -> list[Any]:
             is_other = any(hasattr(outer, name) for name in _OF_OTHERS)
             if inner is not None and not is_other and outer.state_dict() == inner.state_dict():
                 parts.append(inner)
+        with contextlib.suppress(Exception):
+            scalers = [
+                inner for inner in vars(outer).values() if isinstance(inner, sys.modules["torch"].amp.GradScaler)
+            ]
+            if scalers:
+                own = outer.state_dict()
+                states = [own, *(value for value in own.values() if isinstance(value, dict))]
+                parts += [inner for inner in scalers if inner.state_dict() in states]
         found += [part for part in parts if all(part is not known for known in found)]
     return found[1:]
 
