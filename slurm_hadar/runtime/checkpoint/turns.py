@@ -153,6 +153,11 @@ class Turns:
         return any(self._stepped.get(id(o), (-1, None))[0] == self._turn for o in self._saved)
 
     @property
+    def last(self) -> frozenset[int]:
+        """Which of the saved optimizers have stepped in the turn that is over, by their ids."""
+        return frozenset(id(o) for o in self._saved if self._stepped.get(id(o), (-1, None))[0] == self._turn - 1)
+
+    @property
     def untouched(self) -> bool:
         """Whether the turn that is under way has left no gradient so far; False where that cannot be told."""
         return bool(self._saved and self._hooks) and all(self._is_untouched(o) for o in self._saved)

@@ -1,12 +1,13 @@
-"""A loop that sets its optimizer's numbers, as the learning rate, and counts its batches by ``enumerate``, which begins
-at 0 in each run of a job: what follows from that count is another after a move.
+"""A loop that sets its optimizer's numbers, as the learning rate, or steps it in some turns only, and that counts its
+batches by ``enumerate``, which begins at 0 in each run of a job: what follows from that count is another after a move.
 
-That it does the first is seen by the optimizer, and the second by the bytecode of the loop.
+That it does the first is seen by the optimizers, and the second by the bytecode of the loop.
 """
 
 from __future__ import annotations
 
 import dis
+import gc
 import inspect
 import sys
 import types
@@ -22,12 +23,13 @@ _AS_A_METHOD = "NULL"  # since Python 3.12 an attribute that is called at once i
 
 
 class Counted:
-    """``optimizers``: those that no scheduler sets."""
+    """``set_by_hand``: optimizers that no scheduler sets."""
 
-    def __init__(self, optimizers: Iterable[Any]) -> None:
-        self._optimizers = list(optimizers)
+    def __init__(self, set_by_hand: Iterable[Any]) -> None:
+        self._optimizers = list(set_by_hand)
+        self._stepped: frozenset[int] | None = None
         self._before: list[dict[str, Any]] | None = None
-        self._told = False
+        self._told = self._looked_closer = False
 
     def look(self) -> str:
         """What is to be said, once; called behind a turn, by what the loop waits for."""
@@ -41,14 +43,32 @@ class Counted:
             for name in was
             if is_now.get(name, was[name]) != was[name]
         ]
-        if not changed or not any(_counts(frame) for frame in _frames()):
+        return self._words(f"sets {changed[0][1]} of {changed[0][0]}") if changed else ""
+
+    def turn(self, stepped: frozenset[int]) -> str:
+        """The same behind each turn, with the optimizers that have stepped in it. Looks closer at the first two turns
+        that differ in that, since it takes long."""
+        before, self._stepped = self._stepped, stepped
+        if self._looked_closer or before is None or before == stepped:
+            return ""
+        self._looked_closer = True
+        return "" if self._told or _may_leave_out_steps() else self._words("steps its optimizers in some turns only")
+
+    def _words(self, does: str) -> str:
+        if not any(_counts(frame) for frame in _frames()):
             return ""
         self._told = True
         return (
-            f"the loop sets {changed[0][1]} of {changed[0][0]} and counts its batches by enumerate(), which begins at "
-            "0 again when the job was moved or restarted. If the one follows from the other, go by run.step and "
-            "run.epoch, which go on"
+            f"the loop {does} and counts its batches by enumerate(), which begins at 0 again when the job was moved or "
+            "restarted. If the one follows from the other, go by run.step and run.epoch, which go on"
         )
+
+
+def _may_leave_out_steps() -> bool:
+    """Whether there is a gradient scaler, which leaves out a step whose gradients are not finite."""
+    torch = sys.modules.get("torch")
+    scaler = getattr(getattr(torch, "amp", None), "GradScaler", None)
+    return scaler is not None and any(issubclass(type(one), scaler) for one in gc.get_objects())
 
 
 def _numbers_of(optimizer: Any) -> dict[str, Any]:

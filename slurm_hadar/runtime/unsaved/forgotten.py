@@ -22,6 +22,7 @@ from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.unsaved.carried import Carried, Known, remedy
 from slurm_hadar.runtime.unsaved.counted import Counted
 from slurm_hadar.runtime.unsaved.held import Held, is_plain, models_within, stateful_among, tensors_of
+from slurm_hadar.runtime.unsaved.switches import Switches, differ
 
 __all__ = ["Beside", "Forgotten"]
 
@@ -117,7 +118,7 @@ class Forgotten:
         self._counted = Counted(() if parts.get("scheduler") else parts.get("optimizer", {}).values())
         self._others: Mapping[str, Mapping[str, int]] = {}
         self._loaded: Mapping[int, int] = {}
-        self._given = [_Switches.of(one) for one in self._saved]
+        self._given = [Switches.of(one) for one in self._saved]
         self._inner: list[Mapping[str, float]] = []
         self._dice = {id(one.of) for one in self._dice_now()}
         self._told: set[str] = set()
@@ -145,11 +146,12 @@ class Forgotten:
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
+        self._tell_of_count(self._counted.turn(self._turns.last))
         if turn in _LOOK_AFTER:
             if self._carried is not None:
                 self._carried.look()
             self._look_at_held()
-            self._look_at_count()
+            self._tell_of_count(self._counted.look())
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
@@ -157,7 +159,7 @@ class Forgotten:
             self._inner = [_inner_of(one) for one in self._models]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
             self.check()
-            self._look_at_count()
+            self._tell_of_count(self._counted.look())
 
     def before_save(self, awaited: bool) -> None:
         """``awaited``: somebody waits for the save, most likely to end the training."""
@@ -193,8 +195,8 @@ class Forgotten:
             return
         self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{_advice(new)}")
 
-    def _look_at_count(self) -> None:
-        if words := self._counted.look():
+    def _tell_of_count(self, words: str) -> None:
+        if words:
             self._tell([words], words)
 
     def _look_at_held(self) -> None:
@@ -250,13 +252,13 @@ class Forgotten:
 
     def _switched(self) -> Iterable[str]:
         for one, given in zip(self._saved, self._given, strict=True):
-            now = _Switches.of(one)
+            now = Switches.of(one)
             every_run = f"switched in {type(one).__name__} (switch it in every run, by run.step)"
-            if _differ(given.trained, now.trained):
+            if differ(given.trained, now.trained):
                 yield f"requires_grad, {every_run}"
-            if _differ(given.kinds, now.kinds):
+            if differ(given.kinds, now.kinds):
                 yield f"the precision of parameters, {every_run}"
-            if _differ(given.modes, now.modes):
+            if differ(given.modes, now.modes):
                 yield f"train() or eval() of a part, {every_run}"
             if others := sorted(given.names ^ now.names):
                 yield (
@@ -310,30 +312,6 @@ def _advice(new: Iterable[str]) -> str:
     return advice
 
 
-class _Switches(NamedTuple):
-    """What of an object a script may switch and no state holds: which of its parameters are trained, and in which
-    precision; which parts of a model are in another mode than the whole; how many parameter groups there are; and the
-    names of a model's parameters."""
-
-    trained: Mapping[int, bool]
-    kinds: Mapping[int, Any]
-    modes: Mapping[int, bool]
-    groups: int
-    names: frozenset[str]
-
-    @classmethod
-    def of(cls, one: Any) -> _Switches:
-        parameters = list(one.parameters()) if hasattr(one, "parameters") else []
-        parts = list(one.modules()) if hasattr(one, "modules") and hasattr(one, "training") else []
-        return cls(
-            {id(p): p.requires_grad for p in parameters},
-            {id(p): p.dtype for p in parameters},
-            {id(part): part.training != one.training for part in parts},
-            len(getattr(one, "param_groups", ())),
-            frozenset(name for name, _ in one.named_parameters()) if parts else frozenset(),
-        )
-
-
 def _inner_of(model: Any) -> dict[str, float]:
     """What parts of a model have and no state holds, by name: numbers, as a dropout's rate, and the sums of buffers
     that are not persistent and of tensors that are no buffers. What has a history of gradients is made anew each turn.
@@ -355,10 +333,6 @@ def _inner_of(model: Any) -> dict[str, float]:
 
 def _some_of(tensor: Any) -> Any:
     return tensor if tensor.numel() <= _LARGE else tensor.detach().reshape(-1)[:_LOOKED_AT]
-
-
-def _differ(given: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
-    return any(now.get(key, value) != value for key, value in given.items())
 
 
 def _generators(there: Mapping[str, Any], saved: Iterable[Any], mine: Iterable[Any]) -> dict[str, Any]:
