@@ -14,4 +14,10 @@ def say(line: str) -> None:
     # ValueError: it has been closed; RuntimeError: a signal's handler, in the midst of another line
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         if sys.stderr is not None:  # else print() would write to stdout
-            print(f"hadar: {line}", file=sys.stderr, flush=True)
+            print(f"{_behind_a_bar()}hadar: {line}", file=sys.stderr, flush=True)
+
+
+def _behind_a_bar() -> str:
+    """What ends the line of a progress bar, behind which ours would stand, out of sight and of a search."""
+    bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    return "\n" if getattr(bars, "_instances", None) else ""

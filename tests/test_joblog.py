@@ -19,6 +19,15 @@ def test_a_line_has_our_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "hadar: moved\n"
 
 
+def test_a_line_begins_anew_behind_a_progress_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    bars = pytest.importorskip("tqdm")
+    for _ in bars.tqdm(range(2)):
+        say("moved")
+    say("over")
+    lines = capsys.readouterr().err.replace("\r", "\n").splitlines()
+    assert [line for line in lines if "hadar" in line] == ["hadar: moved", "hadar: moved", "hadar: over"]
+
+
 def test_a_line_of_a_process_that_began_without_stderr_is_not_written_to_its_results() -> None:
     script = "from slurm_hadar.joblog import say; say('moved'); print('result')"
     words = ["sh", "-c", 'exec "$0" "$@" 2>&-', sys.executable, "-c", script]

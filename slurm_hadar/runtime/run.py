@@ -58,8 +58,7 @@ class Run:
         self._spec, self._parts, self._feed, self._gang, self._pace = spec, spec.parts, spec.feed, spec.gang, spec.pace
         self._link, self._saver, self._balance = link, saver, balance
         self._turns = Turns(self._parts.get("optimizer", {}).values())
-        saved = [item for part in self._parts.values() for item in part.values()]
-        self._forgotten = Forgotten(saved, self._turns, link, beside, self._parts.get("model", {}).values())
+        self._forgotten = Forgotten(self._parts, self._turns, link, beside)
         self._ending = Ending(self._gang.leads)
         weakref.finalize(self, self._ending.forget)
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)

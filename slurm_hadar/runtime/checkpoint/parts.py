@@ -65,6 +65,11 @@ def also_of(also: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     for name, value in plain.items():
         odd = _not_plain(value)
         if odd is not None:
+            if hasattr(odd, "dataset") and hasattr(odd, "__iter__"):
+                raise TypeError(
+                    f"also[{name!r}] holds a {type(odd).__name__}, whose place is not kept there: give it as loader=, "
+                    "or two as loader=lambda: zip(one, other), and take the batches that the loop gives"
+                )
             raise TypeError(
                 f"also[{name!r}] holds an object of {type(odd).__name__}: give something that has state_dict and "
                 "load_state_dict, a random number generator, or numbers, texts, None, and lists and dicts of them; "

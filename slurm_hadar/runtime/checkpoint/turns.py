@@ -43,6 +43,9 @@ class Turns:
         self._stepped: dict[int, tuple[int, Any]] = {}  # by optimizer: the turn, and the mark of its gradients then
         # a parameter, its gradient at the end of the last turn, and how often that had been changed
         self._left: dict[int, tuple[Any, Any, int]] = {}
+        self._used_up: dict[
+            int, tuple[Any, int]
+        ] = {}  # by optimizer: a gradient that its last step used, and its changes
         self._thrown: dict[int, int] = {}  # by optimizer: how often what was left was thrown away; below 0: it was used
         self._spent: dict[int, tuple[Any, Any, int]] = {}  # the same of gradients that were used in that turn
         self._kept: dict[int, str] = {}
@@ -105,9 +108,14 @@ class Turns:
         if key not in self._stepped and key not in self._others and not _is_anybodys(optimizer):
             self._others[key] = _described(optimizer)
         if key not in self._others:
-            self._stepped[key] = self._turn, _mark(optimizer)
+            self._has_used(optimizer)
         for saved in self._alongside(optimizer):  # whose step is never called: what is in .grad is used all the same
-            self._stepped[id(saved)] = self._turn, _mark(saved)
+            self._has_used(saved)
+
+    def _has_used(self, optimizer: Any) -> None:
+        self._stepped[id(optimizer)] = self._turn, _mark(optimizer)
+        if (gradient := _first_gradient(optimizer)) is not None:
+            self._used_up[id(optimizer)] = weakref.ref(gradient), gradient._version  # noqa: SLF001
 
     # As by torch.compiler.disable, which would import the compiler: in a compiled step they are called, not traced.
     _before_step._torchdynamo_disable = _after_step._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
@@ -138,6 +146,8 @@ class Turns:
     def _waits(self, optimizer: Any) -> bool:
         if self._used(optimizer) or self._thrown.get(id(optimizer), 0) >= _THROWN_AWAY:
             return False
+        if self._is_used_up(optimizer):
+            return False
         if self._turn - 1 - self._stepped.get(id(optimizer), (-1, None))[0] > MOST_TURNS:
             return False
         return any(_is_more_than_zero(p.grad) for p in _parameters(optimizer) if p.grad is not None)
@@ -147,10 +157,22 @@ class Turns:
         turn, mark = self._stepped.get(id(optimizer), (-1, None))
         return turn == self._turn - 1 and mark == _mark(optimizer)
 
+    def _is_used_up(self, optimizer: Any) -> bool:
+        """Whether what is in .grad was used in whichever turn, and nothing was added since: a generator's gradients
+        stand there while the discriminator alone is trained."""
+        used, changes = self._used_up.get(id(optimizer), (None, 0))
+        gradient = _first_gradient(optimizer)
+        return used is not None and gradient is not None and used() is gradient and changes == gradient._version  # noqa: SLF001
+
     @property
     def stepped(self) -> bool:
         """Whether a saved optimizer has stepped in the turn that is under way."""
         return any(self._stepped.get(id(o), (-1, None))[0] == self._turn for o in self._saved)
+
+    @property
+    def last(self) -> frozenset[int]:
+        """Which of the saved optimizers have stepped in the turn that is over, by their ids."""
+        return frozenset(id(o) for o in self._saved if self._stepped.get(id(o), (-1, None))[0] == self._turn - 1)
 
     @property
     def untouched(self) -> bool:
@@ -226,8 +248,10 @@ def _is_more_than_zero(grad: Any) -> bool:
 
 def _mark(optimizer: Any) -> Any:
     """Changes when a gradient is added: the first one, which a backward pass that reaches the parameters changes."""
-    for parameter in _parameters(optimizer):
-        if parameter.grad is not None:
-            grad = _local(parameter.grad)
-            return id(grad), grad._version  # noqa: SLF001 - PyTorch's own count of changes
-    return None
+    grad = _first_gradient(optimizer)
+    return None if grad is None else (id(grad), grad._version)  # noqa: SLF001 - PyTorch's own count of changes
+
+
+def _first_gradient(optimizer: Any) -> Any:
+    """That of its first parameter which has one; of what is sharded, this rank's part."""
+    return next((_local(p.grad) for p in _parameters(optimizer) if p.grad is not None), None)

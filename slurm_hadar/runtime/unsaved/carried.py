@@ -1,5 +1,6 @@
 """Plain tensors and arrays of a script that go on from turn to turn, in its variables or in dicts, lists and deques:
 a hidden state, an average of weights, a memory of transitions. No checkpoint holds what was not given to ``train``.
+So it is with attributes of objects of the script's own that have no ``state_dict``, as a memory in a class.
 
 A variable counts if it was there before the first turn, its values are others after several turns, and the loop reads
 it before it sets it anew (:mod:`slurm_hadar.runtime.unsaved.liveness`). Values are compared by sums, so that nothing
@@ -33,6 +34,9 @@ _FRAMES = 16
 _NAMED = 3  # variables, in the remedy
 _OURS = "slurm_hadar.runtime"
 _MUTABLE = (dict, list, deque)
+_OBJECTS, _WITHIN = 500, 2  # of the script's that are looked into; how deep one is in another
+_NOT_THE_SCRIPTS = frozenset({"abc", "builtins", "numpy", "slurm_hadar", "torch"})  # classes of objects
+_SAVED_OTHERWISE = ("state_dict", "__getitem__", "__iter__")  # looked at by others: what has a state, and data
 _NOT_VARIABLES = frozenset({"_", "In", "Out"})  # of an interactive session
 
 
@@ -173,7 +177,7 @@ def _places(*frames: types.FrameType) -> dict[Any, _Place]:
         module, local = id(frame.f_globals), id(frame.f_code)
         spaces[module] = frame.f_globals
         if own is not frame.f_globals:
-            spaces[local] = {**own, **_attributes(own.get("self"))}
+            spaces[local] = {**own, **_attributes(own.get("self"), "self")}
         alive, (_, sets) = live(frame.f_code, frame.f_lasti), named(frame.f_code)
         for name in alive | sets:
             space = local if name.partition(".")[0] in own and own is not frame.f_globals else module
@@ -184,7 +188,35 @@ def _places(*frames: types.FrameType) -> dict[Any, _Place]:
             if name.startswith("__") or name in _NOT_VARIABLES or not _may_hold(value):
                 continue
             found[space, name] = _Place(value, *verdicts.get((space, name), (None, False)))
+    for space, variables in spaces.items():
+        for path, value in _within_objects(variables):
+            found.setdefault((space, path), _Place(value, None, sets=False))
     return found
+
+
+def _within_objects(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What attributes hold of objects in these variables, and of objects in those, by its path."""
+    todo = deque((name, value, 0) for name, value in variables.items() if not name.startswith("__"))
+    known = set[int]()
+    while todo and len(known) < _OBJECTS:
+        path, one, depth = todo.popleft()
+        if id(one) in known or not _is_the_scripts(one):
+            continue
+        known.add(id(one))
+        for name, value in _attributes(one, path).items():
+            if value is not None and _may_hold(value):
+                yield name, value
+            elif depth + 1 < _WITHIN:
+                todo.append((name, value, depth + 1))
+
+
+def _is_the_scripts(one: Any) -> bool:
+    """Whether it is an object of which nobody else knows what goes on in it. Metrics begin anew by themselves."""
+    kind = type(one)
+    if isinstance(one, type) or str(kind.__module__).partition(".")[0] in _NOT_THE_SCRIPTS:
+        return False
+    is_metric = hasattr(kind, "compute") and hasattr(kind, "reset")
+    return not is_metric and not any(hasattr(kind, name) for name in _SAVED_OTHERWISE)
 
 
 def _variables(frame: types.FrameType) -> Mapping[str, Any]:
@@ -199,9 +231,12 @@ def _variables(frame: types.FrameType) -> Mapping[str, Any]:
     return found
 
 
-def _attributes(own: Any) -> dict[str, Any]:
-    held = getattr(own, "__dict__", None)
-    return {f"self.{name}": value for name, value in held.items()} if isinstance(held, dict) else {}
+def _attributes(one: Any, path: str) -> dict[str, Any]:
+    try:
+        held = one.__dict__
+    except Exception:  # whatever a script's objects think of being looked at
+        return {}
+    return {f"{path}.{name}": value for name, value in held.items()} if isinstance(held, dict) else {}
 
 
 def _may_hold(value: Any) -> bool:
@@ -329,9 +364,27 @@ def _memory(one: Any) -> int | None:
 
 def remedy(found: Mapping[str, str]) -> str:
     """What helps, as it is written in the script."""
-    names = [name.rpartition(".")[2] for name in found]
+    owners = sorted({name.rpartition(".")[0] for name in found if _is_of_an_object(name)})
+    names = [name.rpartition(".")[2] for name in found if not _is_of_an_object(name)]
+    advice = [_as_also(owners)] if owners else []
+    return " ".join([_as_state(names, found.values()), *advice] if names else advice)
+
+
+def _is_of_an_object(name: str) -> bool:
+    return "." in name.removeprefix("self.")
+
+
+def _as_also(owners: list[str]) -> str:
+    given = ", ".join(f"{owner.rpartition('.')[2]!r}: {owner}" for owner in owners[:_NAMED])
+    return (
+        f"Write the methods state_dict() and load_state_dict() for its class, and give it to train() as also={{{given}"
+        f"{', ...' if owners[_NAMED:] else ''}}}; what each turn fills anew needs neither"
+    )
+
+
+def _as_state(names: list[str], what: Iterable[str]) -> str:
     given = ", ".join(f"{name!r}: {name}" for name in names[:_NAMED]) + (", ..." if names[_NAMED:] else "")
-    several = any(what.startswith("the deque ") for what in found.values())
+    several = any(one.startswith("the deque ") and not _is_of_an_object(one.split()[-1]) for one in what)
     return (
         f"Give it to train() as state={{{given}}}: lists and dicts get their content back in place, tensors, arrays "
         f"and tuples are to be read and set as run.state[{names[0]!r}]"

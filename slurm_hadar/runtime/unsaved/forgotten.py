@@ -20,7 +20,9 @@ from slurm_hadar.runtime.checkpoint.by_worker import sums_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.unsaved.carried import Carried, Known, remedy
+from slurm_hadar.runtime.unsaved.counted import Counted
 from slurm_hadar.runtime.unsaved.held import Held, is_plain, models_within, stateful_among, tensors_of
+from slurm_hadar.runtime.unsaved.switches import Switches, differ
 
 __all__ = ["Beside", "Forgotten"]
 
@@ -42,6 +44,7 @@ _WITHIN_A_GENERATOR = (
     "the place in the DataLoader that the generator given as loader= goes through (give the DataLoader itself: the "
     "loop begins its next epoch by itself)"
 )
+_IN_ANOTHER = "the place in another DataLoader"
 _OF_OTHERS = ("parameters", "param_groups")  # than schedulers: models and optimizers have them
 _SHARE = 0.05  # of the time, at most, where saves follow each other closely
 _LARGE, _LOOKED_AT = 1 << 20, 1 << 16  # of a model that was not given: elements of a tensor, and of what is looked at
@@ -93,28 +96,29 @@ class Forgotten:
 
     Parameters
     ----------
-    saved: the objects that are saved, without wrappers. turns: sees the optimizers. link: tells the scheduler how many.
-    beside: what of the script's is not saved.
-    models: those of ``saved`` that are models; what others (metrics) count in themselves is their own business.
+    parts: the objects that are saved, without wrappers, by what they were given as and by name; what those that are no
+        models (metrics) count in themselves is their own business.
+    turns: sees the optimizers. link: tells the scheduler how many. beside: what of the script's is not saved.
     """
 
     def __init__(
         self,
-        saved: Iterable[Any],
+        parts: Mapping[str, Mapping[str, Any]],
         turns: Turns,
         link: Link,
         beside: Beside | None = None,
-        models: Iterable[Any] = (),
     ) -> None:
-        self._saved, self._models = list(saved), list(models)
+        self._saved = [one for part in parts.values() for one in part.values()]
+        self._models = list(parts.get("model", {}).values())
         self._known = {id(inner) for one in self._saved for inner in (one, *_parts_of(one))}
         self._turns, self._link = turns, link
         self._before: dict[int, Any] | None = None
         self._beside, self._drawn = beside or Beside(), dict[str, bytes]()
         self._carried = self._beside.carried
+        self._counted = Counted(() if parts.get("scheduler") else parts.get("optimizer", {}).values())
         self._others: Mapping[str, Mapping[str, int]] = {}
         self._loaded: Mapping[int, int] = {}
-        self._given = [_Switches.of(one) for one in self._saved]
+        self._given = [Switches.of(one) for one in self._saved]
         self._inner: list[Mapping[str, float]] = []
         self._dice = {id(one.of) for one in self._dice_now()}
         self._told: set[str] = set()
@@ -142,10 +146,12 @@ class Forgotten:
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
+        self._tell_of_count(self._counted.turn(self._turns.last))
         if turn in _LOOK_AFTER:
             if self._carried is not None:
                 self._carried.look()
             self._look_at_held()
+            self._tell_of_count(self._counted.look())
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
@@ -153,6 +159,7 @@ class Forgotten:
             self._inner = [_inner_of(one) for one in self._models]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
             self.check()
+            self._tell_of_count(self._counted.look())
 
     def before_save(self, awaited: bool) -> None:
         """``awaited``: somebody waits for the save, most likely to end the training."""
@@ -186,11 +193,11 @@ class Forgotten:
         new = sorted(found - self._told)
         if not new:
             return
-        advice = (
-            " Give train() all models, optimizers and schedulers (a list or a dict of them), the rest as "
-            "also={'name': object}."
-        )
-        self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{'' if new == [_WITHIN_A_GENERATOR] else advice}")
+        self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{_advice(new)}")
+
+    def _tell_of_count(self, words: str) -> None:
+        if words:
+            self._tell([words], words)
 
     def _look_at_held(self) -> None:
         """At what other trainings of the process have not been given, either."""
@@ -230,7 +237,7 @@ class Forgotten:
             elif self._beside.goes_through(of):
                 yield one, _WITHIN_A_GENERATOR, count
             elif not self._beside.is_kept(of):
-                yield one, f"the place in another DataLoader, of {type(of).__name__} (it begins anew)", count
+                yield one, f"{_IN_ANOTHER}, of {type(of).__name__} (it begins anew)", count
 
     def _sums_beside(self) -> dict[str, dict[str, int]]:
         """Of each model that was not given what tells whether it has changed, but for what is saved with another."""
@@ -245,13 +252,13 @@ class Forgotten:
 
     def _switched(self) -> Iterable[str]:
         for one, given in zip(self._saved, self._given, strict=True):
-            now = _Switches.of(one)
+            now = Switches.of(one)
             every_run = f"switched in {type(one).__name__} (switch it in every run, by run.step)"
-            if _differ(given.trained, now.trained):
+            if differ(given.trained, now.trained):
                 yield f"requires_grad, {every_run}"
-            if _differ(given.kinds, now.kinds):
+            if differ(given.kinds, now.kinds):
                 yield f"the precision of parameters, {every_run}"
-            if _differ(given.modes, now.modes):
+            if differ(given.modes, now.modes):
                 yield f"train() or eval() of a part, {every_run}"
             if others := sorted(given.names ^ now.names):
                 yield (
@@ -288,28 +295,21 @@ class Forgotten:
                     yield f"{lost} parameters that {type(one).__name__} trains"
 
 
-class _Switches(NamedTuple):
-    """What of an object a script may switch and no state holds: which of its parameters are trained, and in which
-    precision; which parts of a model are in another mode than the whole; how many parameter groups there are; and the
-    names of a model's parameters."""
-
-    trained: Mapping[int, bool]
-    kinds: Mapping[int, Any]
-    modes: Mapping[int, bool]
-    groups: int
-    names: frozenset[str]
-
-    @classmethod
-    def of(cls, one: Any) -> _Switches:
-        parameters = list(one.parameters()) if hasattr(one, "parameters") else []
-        parts = list(one.modules()) if hasattr(one, "modules") and hasattr(one, "training") else []
-        return cls(
-            {id(p): p.requires_grad for p in parameters},
-            {id(p): p.dtype for p in parameters},
-            {id(part): part.training != one.training for part in parts},
-            len(getattr(one, "param_groups", ())),
-            frozenset(name for name, _ in one.named_parameters()) if parts else frozenset(),
+def _advice(new: Iterable[str]) -> str:
+    """What helps against losing these; what helps against the loss of a place in a generator is said with it."""
+    places = [what for what in new if what.startswith(_IN_ANOTHER)]
+    advice = ""
+    if set(new) - {_WITHIN_A_GENERATOR, *places}:
+        advice += (
+            " Give train() all models, optimizers and schedulers (a list or a dict of them), the rest as "
+            "also={'name': object}."
         )
+    if places:
+        advice += (
+            " Give train() such a DataLoader as loader=, or two as loader=lambda: zip(one, other), and take the "
+            "batches that the loop gives: it begins the next epoch by itself."
+        )
+    return advice
 
 
 def _inner_of(model: Any) -> dict[str, float]:
@@ -333,10 +333,6 @@ def _inner_of(model: Any) -> dict[str, float]:
 
 def _some_of(tensor: Any) -> Any:
     return tensor if tensor.numel() <= _LARGE else tensor.detach().reshape(-1)[:_LOOKED_AT]
-
-
-def _differ(given: Mapping[int, Any], now: Mapping[int, Any]) -> bool:
-    return any(now.get(key, value) != value for key, value in given.items())
 
 
 def _generators(there: Mapping[str, Any], saved: Iterable[Any], mine: Iterable[Any]) -> dict[str, Any]:
@@ -387,7 +383,8 @@ def _state_of(generator: Any) -> bytes:
 
 
 def _parts_of(one: Any) -> list[Any]:
-    """The schedulers that a scheduler is made of, or whose state it gives as its own, as those of Accelerate do."""
+    """The schedulers that a scheduler is made of, or whose state it gives as its own, as those of Accelerate do; and
+    gradient scalers whose state an object gives as its own or among others, as a wrapper does."""
     found = [one]
     for outer in found:  # which grows meanwhile
         parts: list[Any] = []
@@ -398,6 +395,14 @@ def _parts_of(one: Any) -> list[Any]:
             is_other = any(hasattr(outer, name) for name in _OF_OTHERS)
             if inner is not None and not is_other and outer.state_dict() == inner.state_dict():
                 parts.append(inner)
+        with contextlib.suppress(Exception):
+            scalers = [
+                inner for inner in vars(outer).values() if isinstance(inner, sys.modules["torch"].amp.GradScaler)
+            ]
+            if scalers:
+                own = outer.state_dict()
+                states = [own, *(value for value in own.values() if isinstance(value, dict))]
+                parts += [inner for inner in scalers if inner.state_dict() in states]
         found += [part for part in parts if all(part is not known for known in found)]
     return found[1:]
 

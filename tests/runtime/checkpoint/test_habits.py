@@ -16,8 +16,9 @@ pytestmark = pytest.mark.torch
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 HABITS = (
-    "accelerate_loop", "accumulation", "amp_scaler", "channels_last", "compiled", "ema", "forgets_ema", "gan",
-    "iterable_workers", "lbfgs", "persistent_workers", "plain_loop", "several_optimizers", "zipped_loaders",
+    "accelerate_loop", "accumulation", "amp_scaler", "channels_last", "compiled", "critic", "ema",
+    "epoch_loop", "forgets_ema", "gan", "iterable_workers", "lbfgs", "persistent_workers", "plain_loop",
+    "replay_memory", "several_optimizers", "zipped_loaders",
 )  # fmt: skip
 #: Runs a script as it is, and tells it to end, as ``scontrol requeue`` does, after so many steps of its optimizers.
 STOPPED = """

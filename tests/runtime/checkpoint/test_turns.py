@@ -252,3 +252,21 @@ def test_sparse_gradients_wait_too(tmp_path: Path) -> None:
             optimizer.zero_grad()
 
     assert {p.name for p in tmp_path.glob("gen-*")} == {"gen-0-step-3", "gen-0-step-6", "gen-0-step-9"}
+
+
+def test_gradients_that_were_used_hold_no_save_up_while_others_are_trained(tmp_path: Path) -> None:
+    """As a generator's, which steps in each third turn, while the critic is trained in each."""
+    nets = [torch.nn.Linear(3, 1) for _ in range(2)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+    run = slurm_hadar.train(
+        nets, optimizers, total_steps=12, directory=tmp_path, save_every_steps=1, save_every_s=None, async_save=False
+    )
+    saved = []
+    for turn in run:
+        saved.append(max((int(path.name.split("-")[-1]) for path in tmp_path.glob("**/gen-*-step-*")), default=0))
+        for net, optimizer, every in zip(nets, optimizers, (3, 1), strict=True):
+            if turn % every == 0:
+                optimizer.zero_grad()
+                net(torch.ones(3)).square().sum().backward()
+                optimizer.step()
+    assert saved == list(range(12))

@@ -128,6 +128,19 @@ class Both(Warmup):
 warmup, other, handler, average = Warmup(), Warmup(), Handler(), Average(inplace=False)
 each(train(also={"both": Both(), "mean": handler.mean, "average": average}), warmup, other, handler, average)
 """,
+    "gradient scalers whose states are given by an object around them": """
+class Scaler:
+    def __init__(self): self.scaler = torch.amp.GradScaler("cpu")
+    def __call__(self):
+        loss = self.scaler.scale(net(torch.ones(2, 3)).mean()); loss.backward()
+        self.scaler.step(optimizer); self.scaler.update(); optimizer.zero_grad()
+    def state_dict(self): return self.scaler.state_dict()
+    def load_state_dict(self, state): self.scaler.load_state_dict(state)
+class Trainer(Scaler):
+    def state_dict(self): return {"scaler": self.scaler.state_dict(), "turns": 1}
+one, other = Scaler(), Trainer()
+for i in train(also={"one": one, "other": other}): one(); other()
+""",
     "an object that is given to another training": """
 one, two = Warmup(), Warmup()
 other = nn.Linear(3, 1); second = torch.optim.SGD(other.parameters(), lr=0.1)

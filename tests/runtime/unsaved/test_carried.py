@@ -61,6 +61,42 @@ CARRIED = {
         "s = 0.9 * run.state['s'] + np.random.randn(3).astype('f')\n    run.state['s'] = s; step(torch.from_numpy(s))",
     ),
 }
+#: Memories in classes of the script's own: what is told of, and the same with what is advised.
+MEMORIES = {
+    "the deque memory.kept": """
+class Memory:
+    def __init__(self): self.kept = collections.deque(maxlen=50)
+    def add(self, *one): self.kept.append(one)
+    def draw(self): return torch.stack([x for x, _ in random.sample(self.kept, min(3, len(self.kept)))])
+    {}
+    def __len__(self): return len(self.kept)
+memory = Memory()
+def turn(i): memory.add(drawn()[0], torch.tensor(i)); step(memory.draw())
+""",
+    "the array agent.memory.kept": """
+class Memory:
+    def __init__(self): self.kept, self.at = np.zeros((50, 3), np.float32), 0
+    def add(self, one): self.kept[self.at] = one; self.at += 1
+    def draw(self): return torch.from_numpy(self.kept[np.random.randint(0, self.at, 3)])
+    {}
+class Agent:
+    def __init__(self): self.memory = Memory()
+agent = Agent();
+def turn(i): agent.memory.add(np.random.randn(3)); step(agent.memory.draw())
+""",
+}
+REMEMBERED = {
+    "the deque memory.kept": (
+        "def state_dict(self): return {'kept': list(self.kept)}\n"
+        "    def load_state_dict(self, state): self.kept.extend(state['kept'])",
+        "also={'memory': memory}",
+    ),
+    "the array agent.memory.kept": (
+        "def state_dict(self): return {'kept': self.kept, 'at': self.at}\n"
+        "    def load_state_dict(self, state): self.kept, self.at = state['kept'], state['at']",
+        "also={'memory': agent.memory}",
+    ),
+}
 LOOP = "\nfor i in run:\n    {}\n    told()\n"
 END = "\nprint('end', run.step, torch.cat([t.flatten() for t in net.state_dict().values()]).tolist())\n"
 IN_A_FUNCTION = """
@@ -98,6 +134,14 @@ class Odd:
     __slots__ = ()
     def __getattr__(self, name): raise RuntimeError(name)
 odd, nothing = Odd(), torch.empty(0, 3)
+class Kept:  # a hook's output, losses, a score that begins anew, a data set's cache
+    def __init__(self): self.out, self.losses, self.whole = torch.zeros(4, 3), [], np.zeros(3)
+class Score(Kept):
+    def compute(self): return self.whole
+    def reset(self): self.whole[:] = 0
+class Cached(Kept):
+    def __getitem__(self, n): self.whole += 1; return n
+held, score, cached = Kept(), Score(), Cached()
 def main(x, y):
     global run, loss, output
     kept = x; hparams = locals()
@@ -109,6 +153,7 @@ def main(x, y):
         output = step(static * mask + half + run.state["centre"]); loss = output.mean()
         centre = 0.9 * run.state["centre"] + 0.1; run.state["centre"] = centre
         running.add_(loss.detach()); total.add_(loss.detach()); losses.append(loss.detach()); numbers.append(i := 1.0)
+        held.out, score.whole[0] = output.detach(), i; held.losses.append(loss.detach()); cached[0]
         lines.append("text"); seen["all"].append(1); best = {{k: t.clone() for k, t in net.state_dict().items()}}
         told()
     assert set(hparams) >= {{"x", "y", "kept"}} and hparams["kept"] is kept
@@ -143,6 +188,23 @@ def test_it_is_told_of_and_what_is_advised_helps(what: str, play: Any) -> None:
     assert code == -signal.SIGTERM and "WARNING" not in said, said
     code, found, said = play(script, 1, -1)
     assert code == 0 and "resumed from gen-0-step-8" in said and "WARNING" not in said, said
+    assert found == expected
+
+
+@pytest.mark.parametrize("what", MEMORIES)
+def test_what_an_object_remembers_is_told_of_and_what_is_advised_helps(what: str, play: Any) -> None:
+    """One that has no state that could be asked for, and one that is held by another."""
+    loop = "\nrun = train({})" + LOOP.format("turn(i)")
+    forgets, (methods, also) = MEMORIES[what].format(""), REMEMBERED[what]
+    code, expected, said = play(forgets + loop.format(""), 0, -1, "-undisturbed")
+    assert code == 0 and said.count("WARNING") == 1, said
+    said = play(forgets + loop.format(""), 0, 7, "-told")[2]
+    assert f"sets it back: {what}. Write the methods" in said and f"train() as {also};" in said, said
+    remembers = MEMORIES[what].format(methods) + loop.format(also)
+    code, _, said = play(remembers, 0, 7)
+    assert code == -signal.SIGTERM and "WARNING" not in said, said
+    code, found, said = play(remembers, 1, -1)
+    assert code == 0 and "WARNING" not in said, said
     assert found == expected
 
 
