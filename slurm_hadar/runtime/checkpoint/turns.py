@@ -43,9 +43,8 @@ class Turns:
         self._stepped: dict[int, tuple[int, Any]] = {}  # by optimizer: the turn, and the mark of its gradients then
         # a parameter, its gradient at the end of the last turn, and how often that had been changed
         self._left: dict[int, tuple[Any, Any, int]] = {}
-        self._used_up: dict[
-            int, tuple[Any, int]
-        ] = {}  # by optimizer: a gradient that its last step used, and its changes
+        # by optimizer: a gradient that its last step used, and how often that had been changed
+        self._used_up: dict[int, tuple[Any, int]] = {}
         self._thrown: dict[int, int] = {}  # by optimizer: how often what was left was thrown away; below 0: it was used
         self._spent: dict[int, tuple[Any, Any, int]] = {}  # the same of gradients that were used in that turn
         self._kept: dict[int, str] = {}
