@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from statistics import fmean, geometric_mean
 from typing import Any
@@ -80,28 +81,34 @@ def forked(scene: Scene, share: float) -> Trace:
     return replace(scene.trace, jobs=tuple(replace(j, fork=Fork.AUTO) if a else j for j, a in able))
 
 
-def in_regimes(count: int) -> Iterator[tuple[int, float, dict[str, float]]]:
-    """Number of the regime, share of forked jobs, and what ``hadare`` gives over ``hadar`` without forks. Left out are
-    regimes with elastic jobs, and with more jobs than :data:`_MOST_JOBS`. Lengths are stated, as forks ask for."""
-    for number in range(count):
-        of = beyond.regime(number)
-        if of.elastic or of.jobs > _MOST_JOBS:
-            continue
-        scene = beyond.draw(number)
-        options = replace(scene.options_of("hadare"), predictor=None)
-        alone = simulate(scene.trace, get("hadar"), options).summary()
-        for share in _FORKED:
-            copied = simulate(forked(scene, share), get("hadare"), options).summary()
-            yield number, share, {key: copied[key] / alone[key] for key in FIGURES}
+def in_regimes(count: int, workers: int) -> Iterator[tuple[int, dict[float, dict[str, float]]]]:
+    """Number of the regime, and by the share of forked jobs what ``hadare`` gives over ``hadar`` without forks. Left
+    out are regimes with elastic jobs, and with more jobs than :data:`_MOST_JOBS`. Lengths are stated, as forks ask
+    for."""
+    drawn = ((number, beyond.regime(number)) for number in range(count))
+    numbers = [number for number, of in drawn if not of.elastic and of.jobs <= _MOST_JOBS]
+    with ProcessPoolExecutor(workers) as pool:
+        yield from zip(numbers, pool.map(_in_regime, numbers), strict=True)
+
+
+def _in_regime(number: int) -> dict[float, dict[str, float]]:
+    scene, found = beyond.draw(number), {}
+    options = replace(scene.options_of("hadare"), predictor=None)
+    alone = simulate(scene.trace, get("hadar"), options).summary()
+    for share in _FORKED:
+        copied = simulate(forked(scene, share), get("hadare"), options).summary()
+        found[share] = {key: copied[key] / alone[key] for key in FIGURES}
+    return found
 
 
 @click.command()
 @click.option("--draws", default=5, show_default=True, help="Mixes of each size.")
 @click.option("--regimes", type=click.IntRange(min=1), metavar="N", help="The first N random regimes, not mixes.")
-def main(draws: int, regimes: int | None) -> None:
+@click.option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes, for regimes.")
+def main(draws: int, regimes: int | None, workers: int) -> None:
     """Print what copies give: on mixes of a few jobs, or on random regimes."""
     if regimes:
-        _print_regimes(regimes)
+        _print_regimes(regimes, workers)
     else:
         _print_mixes(draws)
         _print_modes(draws)
@@ -143,12 +150,13 @@ def _print_modes(draws: int) -> None:
             print(f"| {count} | `{mode}` | {jct:.3f} | {ttd:.3f} |", flush=True)
 
 
-def _print_regimes(count: int) -> None:
+def _print_regimes(count: int, workers: int) -> None:
     """``hadare`` over ``hadar`` without forks: geometric means, and the worst regime of each figure."""
-    found: dict[float, dict[int, dict[str, float]]] = {}
+    found: dict[float, dict[int, dict[str, float]]] = {share: {} for share in _FORKED}
     with click.progressbar(length=count, label="regimes") as bar:
-        for number, share, ratios in in_regimes(count):
-            found.setdefault(share, {})[number] = ratios
+        for number, by_share in in_regimes(count, workers):
+            for share, ratios in by_share.items():
+                found[share][number] = ratios
             bar.update(number - bar.pos)
     print("| forked, of movable jobs | regimes | average JCT | 95 % JCT | TTD |\n| --- | --- | --- | --- | --- |")
     for share, by_number in found.items():
