@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import enum
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -258,7 +259,16 @@ class _Metadata(pickle.Unpickler):
             return super().find_class(module, name)
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         raise pickle.UnpicklingError(f"{module}.{name} does not belong there")
+
+
+def _member(kind: Any, name: str) -> Any:
+    """What Python up to 3.11.3 calls getattr for: a member of an enumeration."""
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return kind[name]
+    raise pickle.UnpicklingError(f"the attribute {name} of {kind!r} does not belong there")
 
 
 def is_sharded(tensor: Any) -> bool:

@@ -1,5 +1,6 @@
 """Checkpoints of gangs: resharded bit by bit, written beside the training, and whole whenever the writer is killed."""
 
+import enum
 import gc
 import json
 import os
@@ -9,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -262,20 +264,40 @@ def test_odd_tensors_and_names(tmp_path: Path) -> None:
     assert (back["l"], back["e"], back["s"]) == ((torch.ones(()), 2), tree["e"], tree["s"])
 
 
-@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
-def test_tensors_that_another_python_has_saved(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DCP's description of them holds a path, whose class is of another module with Python 3.13 alone."""
+@contextmanager
+def _written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """DCP's description of a tensor is written when it ends, as another Python does; then the tensor is read."""
     form, tensors = sharded.split({"a": torch.ones(2)})
     local = sharded.LocalPlan(tensors, True)
     (plan,), metadata = local.combine([local.plan], tmp_path)
     local.finish(plan)
     results, _ = sharded.write(local, sharded.Stage().copy(local), tmp_path)
     with monkeypatch.context() as other:
+        yield other
+        sharded.write_metadata(metadata, [results], tmp_path)
+    assert torch.equal(sharded.read(tmp_path, form)["a"], torch.ones(2))
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_tensors_that_another_python_has_saved(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DCP's description of them holds a path, whose class is of another module with Python 3.13 alone."""
+    with _written(tmp_path, monkeypatch) as other:
         other.setitem(sys.modules, module, pathlib)
         other.setattr(pathlib.PosixPath, "__module__", module)
-        sharded.write_metadata(metadata, [results], tmp_path)
     assert bytes([len(module)]) + module.encode() in (tmp_path / ".metadata").read_bytes()
-    assert torch.equal(sharded.read(tmp_path, form)["a"], torch.ones(2))
+
+
+def test_tensors_that_an_early_python_3_11_has_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 3.11.3, which Debian 12 has, a member of an enumeration is written as its attribute."""
+    with _written(tmp_path, monkeypatch) as other:
+        other.setattr(enum.Enum, "__reduce_ex__", lambda one, _: (getattr, (type(one), one.name)))
+    assert b"builtins" in (tmp_path / ".metadata").read_bytes()
+
+
+def test_an_attribute_of_anything_else_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(b"cbuiltins\ngetattr\n(cpathlib\nPosixPath\nVhome\ntR.")
+    with pytest.raises(CheckpointError, match="the attribute home of"):
+        sharded.read(tmp_path, {})
 
 
 def test_a_stream_that_is_let_go_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
