@@ -119,7 +119,7 @@ run = slurm_hadar.train(model, optimizer, total_steps=20, loader=data, save_ever
 for epoch in range(4):
     for batch in run:
         if run.epoch != epoch: break
-        print(run.epoch, batch.tolist()[0])
+        print(run.epoch, batch.tolist()[0], flush=True)
         {step}
         if run.step == 7 and {stops}: os._exit(9)
 """
