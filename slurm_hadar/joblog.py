@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+from typing import TextIO
 
 __all__ = ["say"]
 
@@ -14,7 +16,17 @@ def say(line: str) -> None:
     # ValueError: it has been closed; RuntimeError: a signal's handler, in the midst of another line
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         if sys.stderr is not None:  # else print() would write to stdout
-            print(f"{_behind_a_bar()}hadar: {line}", file=sys.stderr, flush=True)
+            _write(sys.stderr, f"{_behind_a_bar()}hadar: {line}\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Past Python's own buffer: with what stays there and cannot be written, a process ends with status 120. Through
+    the stream where a script has put something of its own in its place."""
+    if stream is sys.__stderr__ and "write" not in vars(stream):
+        stream.flush()
+        os.write(stream.fileno(), text.encode(stream.encoding or "utf-8", "backslashreplace"))
+    else:
+        print(text, end="", file=stream, flush=True)
 
 
 def _behind_a_bar() -> str:

@@ -135,9 +135,10 @@ def _find_words() -> Any:
         page = open_page(rank, world) if _counting and rank == 0 else None
     except Exception as error:  # measuring must never end a training
         page = None
-        try:  # noqa: SIM105  # a script's own imports are not to be more than they must
-            sys.stderr.write("hadar: steps of this process are not counted: %s\n" % error)  # noqa: UP031
-        except (OSError, ValueError):  # a full disk, or a closed stream: the line is lost, and nothing else
+        try:
+            line = "hadar: steps of this process are not counted: %s\n" % error  # noqa: UP031
+            os.write(sys.stderr.fileno(), line.encode())  # past Python's buffer, as sitecustomize does
+        except (OSError, ValueError, AttributeError):  # a full disk, a closed stream: the line is lost, nothing else
             pass
     return _nobody if page is None else page.words
 

@@ -54,7 +54,8 @@ def register(module: ModuleType) -> None:
 
 def _say(line: str) -> None:
     try:  # noqa: SIM105  # a script's own imports are not to be more than they must
-        sys.stderr.write("hadar: %s\n" % line)  # noqa: UP031
+        # past Python's buffer: with what stays there and cannot be written, a script ends with status 120
+        os.write(sys.stderr.fileno(), ("hadar: %s\n" % line).encode())  # noqa: UP031
     except (OSError, ValueError, AttributeError):  # a full disk, or a closed stream: no reason to end the script
         pass
 
