@@ -75,8 +75,8 @@ class _Displacement:
     by_price: bool = field(init=False)  # whether the base plan's prices decide for fork=auto, not the line
 
     def __post_init__(self) -> None:
-        plan, forked = self.base.plan, {p.shown_as for p in self.line.parents}
-        others_wait = any(w.payoff is not None for j, w in plan.waits.items() if j not in forked)
+        waits = self.base.plan.waits.items()
+        others_wait = any(w.payoff is not None for j, w in waits if j not in self.line.places)
         self.by_price = others_wait or self.base.longest_first
 
     def holders(self, idle: Sequence[int]) -> dict[int, list[_Holder]]:
@@ -92,12 +92,11 @@ class _Displacement:
         """Jobs that are not forked. Left out are those who would be given other GPUs in the next round, that copies
         have only because they were idle: nothing would be gained but a move."""
         base, found = self.base, []
-        forked = {p.shown_as for p in self.line.parents}
         for job in base.arena.movers:
             placement = base.plan.placement(job.job_id)
             gang, rate = base.arena.gang(placement), job.rate(placement)
             one_slot = len(gang) == 1 and len(placement.nodes) == 1 and rate > 0
-            if job.job_id not in forked and one_slot and not self._elsewhere(job, idle):
+            if job.job_id not in self.line.places and one_slot and not self._elsewhere(job, idle):
                 best = max(rate, job.best_rate())
                 weight = base.weights.get(job.job_id, job.weight)
                 density = weight * best / max(job.steps_to_go(best, base.unknown_runtime_s), 1.0)

@@ -29,7 +29,7 @@ class Line:
     parents: tuple[Parent, ...]
     densities: tuple[float, ...]
     shares: tuple[dict[int, float], ...]
-    places: dict[str, int]
+    places: dict[str, int]  # of each parent, by the name that the base plan shows it under
 
     @classmethod
     def of(cls, arena: Arena, parents: Sequence[Parent]) -> Line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from slurm_hadar.model import EMPTY, Fork, Job, Placement, Snapshot
+from slurm_hadar.model import Fork, Job, Placement, Snapshot
 from slurm_hadar.policies.toolkit.copies import Family, fastest
 from slurm_hadar.policies.toolkit.ledger import Ledger
 
@@ -48,11 +48,6 @@ class Parent:
     def left_s(self) -> float:
         """Seconds to the end with what its copies have."""
         return self.steps / self.rate if self.rate > 0 else float("inf")
-
-    def leading(self) -> tuple[Job, Placement]:
-        """The lead and what it gets, if anything."""
-        copy = next((j for j in self.family.copies if j.job_id == self.lead), self.lead_job)
-        return copy, self.cells.get(self.lead, EMPTY)
 
     @property
     def pays_a_start(self) -> bool:
