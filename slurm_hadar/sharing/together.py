@@ -26,6 +26,7 @@ from slurm_hadar.sharing.broker.server import Broker
 from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.declared import demand_of, seconds_of
 from slurm_hadar.sharing.gpus import VISIBLE, name_of, spread, visible
+from slurm_hadar.wakeup import signals_wake
 
 __all__ = ["Command", "End", "run_together"]
 
@@ -239,11 +240,15 @@ def _wait(
     ended: Callable[[End], None],
 ) -> list[int]:
     codes = []
-    with selectors.DefaultSelector() as selector:
+    with signals_wake() as woken, selectors.DefaultSelector() as selector:
+        selector.register(woken, selectors.EVENT_READ)
         for command, (process, _) in running.items():
             selector.register(os.pidfd_open(process.pid), selectors.EVENT_READ, command)
         while running:
             for key, _ in selector.select():
+                if key.fd == woken:  # and the handler has been called by now, or is after this
+                    os.read(woken, 4096)
+                    continue
                 selector.unregister(key.fd)
                 os.close(key.fd)
                 command = key.data

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +29,7 @@ from slurm_hadar.sharing.sizes import MOST_BYTES, size_bytes, size_in_words
 from slurm_hadar.sharing.together import Command, End, run_together
 from slurm_hadar.sharing.turns import Policy
 from slurm_hadar.units import lasting
+from slurm_hadar.wakeup import signals_wake
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -310,17 +310,14 @@ def broker(
     users: str,
 ) -> None:
     """Give turns on one GPU to processes of this user, until nobody is left; with --linger 0 for ever."""
-    signal.signal(signal.SIGTERM, _ended)
     if users == "all" and os.getuid() != 0:
         raise ConfigError("--users all is for root: jobs take turns by no other user's word than root's and their own")
     rules = Rules(Policy(policy), memory_bytes or MOST_BYTES, _weights(shares, policy))
     limits = Limits(linger_s or None, report_s, kill_s, all_users=users == "all")
-    served = Broker(path, rules, limits, say)
-    try:
-        served.serve()
-    finally:
-        served.close()
-
-
-def _ended(_signum: int, _frame: FrameType | None) -> None:
-    raise SystemExit(0)
+    with signals_wake() as ended:
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        served = Broker(path, rules, limits, say)
+        try:
+            served.serve(until=ended)
+        finally:
+            served.close()

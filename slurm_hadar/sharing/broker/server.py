@@ -65,8 +65,8 @@ class Broker:
         self._overdue = Overdue(self._arbiter, self._by_name, limits, say)
 
     def serve(self, until: int | None = None) -> None:
-        """Until nobody has been there for ``linger_s``, a signal handler's exception ends it, the descriptor ``until``
-        is readable, or another broker has come in the place of one that stood still (``depose``)."""
+        """Until nobody has been there for ``linger_s``, the descriptor ``until`` is readable, or another broker has
+        come in the place of one that stood still (``depose``)."""
         if until is not None:
             self._selector.register(until, selectors.EVENT_READ)
         while not self._deposed():

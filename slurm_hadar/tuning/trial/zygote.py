@@ -23,6 +23,7 @@ from typing import Any
 from slurm_hadar.joblog import say
 from slurm_hadar.tuning.trial import worker
 from slurm_hadar.tuning.trial.wire import Spec
+from slurm_hadar.wakeup import signals_wake
 
 __all__ = ["main"]
 
@@ -33,22 +34,19 @@ def main(modules: list[str]) -> None:
     """Serve until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    wake, woken = os.pipe()
-    os.set_blocking(woken, False)
-    signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for name in modules:
         with contextlib.suppress(Exception):  # the objective will meet it, and say so
             importlib.import_module(name)
     prctl = ctypes.CDLL(None).prctl
     buffer = b""
-    with selectors.DefaultSelector() as selector:
+    with signals_wake() as woken, selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
-        selector.register(wake, selectors.EVENT_READ)
+        selector.register(woken, selectors.EVENT_READ)
         while True:
             for key, _ in selector.select():
                 data = os.read(key.fd, 65536)
-                if key.fd == wake:
+                if key.fd == woken:
                     _reap()
                     continue
                 if not data:

@@ -28,7 +28,8 @@ import sys, time
 from pathlib import Path
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.lanes import Demand
-session = Session(Path(sys.argv[1]), Work(Demand(10, 50), label=sys.argv[2]))
+work = Work(Demand(10, 50), label=sys.argv[2])
+session = Session(Path(sys.argv[1]), work, return_s=120.0)  # a Python that starts on a busy machine
 with open(sys.argv[3], "a", buffering=1) as log:
     while True:
         with session.iteration():
