@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import selectors
 import shlex
@@ -14,10 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from slurm_hadar import scratch
+from slurm_hadar.dependent import die_with_parent
 from slurm_hadar.errors import ChannelError, ConfigError
 from slurm_hadar.messages import COMMAND
 from slurm_hadar.sharing.broker.messages import SessionView
@@ -31,7 +32,6 @@ from slurm_hadar.wakeup import signals_wake
 __all__ = ["Command", "End", "run_together"]
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _SETTLED_S = 10.0
 
 
@@ -206,13 +206,7 @@ def _start(
 ) -> list[int]:
     """Exit codes of those that cannot be started."""
     codes = []
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def die_with_parent() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it died before that
-            os._exit(128 + signal.SIGKILL)
-
+    dependent = partial(die_with_parent, os.getpid())
     for command, place in places.items():
         environ = {**os.environ, **command.environ}
         python_path = os.pathsep.join(p for p in (str(inject), environ.get("PYTHONPATH", "")) if p)
@@ -221,7 +215,7 @@ def _start(
         environ[COMMAND] = str(command.number)
         try:
             process = subprocess.Popen(
-                command.words, env=environ, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=die_with_parent
+                command.words, env=environ, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=dependent
             )
         except OSError as error:
             say(f"job {command.number}: cannot run {command.words[0]}: {error.strerror}")

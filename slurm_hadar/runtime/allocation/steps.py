@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from slurm_hadar.dependent import die_with_parent
 from slurm_hadar.runtime.tasks.shape import clean
 
 __all__ = ["end_step", "environment", "start_step"]
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
@@ -34,7 +34,7 @@ def start_step(
 ) -> subprocess.Popen[bytes]:  # fmt: skip
     """The srun of a step: ``tasks`` of the command on a node of which the job has ``gpus`` GPUs, beside whatever else
     of the job runs there. It ends with this process. ``output``: for what they print; None: as this process's."""
-    prctl = ctypes.CDLL(None).prctl
+    dependent = partial(die_with_parent, os.getpid(), signal.SIGTERM)
     words = [
         "srun", "--overlap", "--nodes=1", f"--ntasks={tasks}", f"--nodelist={node}",
         *([f"--gres=gpu:{gpus}"] if gpus else []), "--gpu-bind=none", "--overcommit", "--mem=0",
@@ -42,7 +42,7 @@ def start_step(
     ]  # fmt: skip
     return subprocess.Popen(
         words, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, process_group=0,
-        preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
+        preexec_fn=dependent,
     )  # fmt: skip
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 __all__ = ["end_like", "slurm_signals_everyone", "start"]
 
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-
 
 def start(become: Callable[[], int]) -> int:
     """Start a child in a session of its own, that is killed where this process is killed outright, and could not end
@@ -22,19 +20,13 @@ def start(become: Callable[[], int]) -> int:
         return pid
     code = 126
     try:
-        _die_with(parent)
+        from slurm_hadar.dependent import die_with_parent  # ctypes: in the child alone
+
+        die_with_parent(parent)
         os.setsid()
         code = become()
     finally:
         os._exit(code)
-
-
-def _die_with(parent: int) -> None:
-    import ctypes  # in the child alone
-
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before that
-        os._exit(128 + signal.SIGKILL)
 
 
 def end_like(status: int) -> int:

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 
+from slurm_hadar.dependent import die_with_parent
 from slurm_hadar.serving.scheduling.distribution import Distribution
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name
-from slurm_hadar.serving.server.dependent import die_with_parent
 from slurm_hadar.serving.simulation.scaling import Bounds, Scaling, scaling_of
 from slurm_hadar.serving.trace import TracedRequest
 

@@ -11,7 +11,6 @@ written back: ``{"pid": ...}`` in the order of the requests, and ``{"ended": pid
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -20,14 +19,13 @@ import signal
 import sys
 from typing import Any
 
+from slurm_hadar.dependent import die_with_parent
 from slurm_hadar.joblog import say
 from slurm_hadar.tuning.trial import worker
 from slurm_hadar.tuning.trial.wire import Spec
 from slurm_hadar.wakeup import signals_wake
 
 __all__ = ["main"]
-
-_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 def main(modules: list[str]) -> None:
@@ -38,7 +36,6 @@ def main(modules: list[str]) -> None:
     for name in modules:
         with contextlib.suppress(Exception):  # the objective will meet it, and say so
             importlib.import_module(name)
-    prctl = ctypes.CDLL(None).prctl
     buffer = b""
     with signals_wake() as woken, selectors.DefaultSelector() as selector:
         selector.register(0, selectors.EVENT_READ)
@@ -54,10 +51,10 @@ def main(modules: list[str]) -> None:
                 buffer += data
                 while b"\n" in buffer:
                     line, buffer = buffer.split(b"\n", 1)
-                    _tell({"pid": _fork(json.loads(line), prctl)})
+                    _tell({"pid": _fork(json.loads(line))})
 
 
-def _fork(request: dict[str, Any], prctl: Any) -> int:
+def _fork(request: dict[str, Any]) -> int:
     zygote = os.getpid()
     pid = os.fork()
     if pid:
@@ -68,9 +65,7 @@ def _fork(request: dict[str, Any], prctl: Any) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != zygote:
-            os._exit(128 + signal.SIGTERM)
+        die_with_parent(zygote, signal.SIGTERM)
         _redirect(request["log"])
         _seed_anew()
         os.environ.clear()

@@ -12,8 +12,8 @@ from typing import Any
 
 import zmq
 
+from slurm_hadar.dependent import die_with_parent
 from slurm_hadar.messages import step_id
-from slurm_hadar.serving.server.dependent import die_with_parent
 from slurm_hadar.serving.server.wire import pack
 
 __all__ = ["BEAT_S", "VARIABLE", "WorkerLine", "connect", "keep_beating", "take_gpu"]
@@ -79,9 +79,8 @@ def keep_beating(line: WorkerLine, environ: Mapping[str, str]) -> None:
     if os.fork():
         return
     try:
-        die_with_parent()
-        if os.getppid() == parent:
-            _beat(line, step)
+        die_with_parent(parent)
+        _beat(line, step)
     finally:
         os._exit(0)
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import zmq
 
+from slurm_hadar.dependent import die_with_parent
 from slurm_hadar.errors import ConfigError, HadarError, reason_of
-from slurm_hadar.serving.server.dependent import die_with_parent
 from slurm_hadar.serving.server.model import ModelInfo, ServedModel, Tensors, TensorSpec, load_models
 from slurm_hadar.serving.server.wire import pack, unpack
 from slurm_hadar.serving.server.workers.line import WorkerLine, connect, keep_beating, take_gpu
