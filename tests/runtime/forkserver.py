@@ -100,7 +100,7 @@ class ForkServer:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(300)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

@@ -278,7 +278,7 @@ def test_asked_to_save_it_saves_pauses_and_goes_on(
     listener.order("go_on")
     waiting(lambda: any(r.steps > saved.steps for r in listener.reports[count:]), "steps after the pause")
     agent.terminate()
-    agent.wait(60)
+    agent.wait(300)
     found, _ = sorted(  # the second was made when it was told to end
         (Path(job_env["HADAR_JOB_DIR"]) / "checkpoints").glob("gen-0-step-*"), key=lambda p: int(p.name.split("-")[-1])
     )

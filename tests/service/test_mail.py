@@ -22,7 +22,7 @@ MOVED = {
 def run(variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = {"PATH": path, "LC_ALL": "C.UTF-8", **variables}
-    return subprocess.run([SCRIPT], env=env, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([SCRIPT], env=env, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.fixture

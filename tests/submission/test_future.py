@@ -52,7 +52,7 @@ class Slurm:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "SLURM_RESTART_COUNT": str(restart), "SLURM_PROCID": str(task)}
         command = [sys.executable, "-m", "slurm_hadar.submission.run", str(job.folder)]
         with (job.folder / "stdout").open("a") as out, (job.folder / "stderr").open("a") as err:
-            code = subprocess.run(command, env=env, stdout=out, stderr=err, timeout=60).returncode
+            code = subprocess.run(command, env=env, stdout=out, stderr=err, timeout=300).returncode
         self.state("FAILED" if code else "COMPLETED")
         return code
 

@@ -255,7 +255,7 @@ def test_a_slow_slurm_holds_up_no_key(seat: Seat, monkeypatch: pytest.MonkeyPatc
     def slow() -> Any:
         picture = first()
         if seat.looks > 1:
-            assert go.wait(30)
+            assert go.wait(300)
         return picture
 
     async def what(app: Top, pilot: Any) -> None:
@@ -280,7 +280,7 @@ def test_the_end_does_not_wait_for_slurm(seat: Seat, monkeypatch: pytest.MonkeyP
     def hanging() -> Any:
         picture = first()
         if seat.looks > 2:
-            go.wait(30)
+            go.wait(300)
             over.set()
         return picture
 
@@ -294,7 +294,7 @@ def test_the_end_does_not_wait_for_slurm(seat: Seat, monkeypatch: pytest.MonkeyP
     seat.sit(what)
     assert seat.looks == 3 and not over.is_set()
     go.set()
-    assert over.wait(30)
+    assert over.wait(300)
 
 
 def test_a_wait_in_words(state: Path) -> None:

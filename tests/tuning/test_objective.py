@@ -115,7 +115,7 @@ def test_a_search_space_that_has_changed_loses_no_trial(tuner: Any, study: Study
     running = tuner.start("run", study(steps=3, pace=0.02), "--trials", "3", *RANDOM)
     tuner.until(lambda: len({event["trial"] for event in tuner.events("value")}) == 2)
     tuner("stop")
-    running.wait(60)
+    running.wait(300)
     waiting = [trial.number for trial in tuner.trials() if trial.state.name == "WAITING"]
     study(LOOP.replace('"x", 0.0, 1.0', '"x", 0.1, 1.0, log=True'), steps=3, pace=0.02)
 

@@ -73,7 +73,7 @@ def test_a_search_that_is_interrupted_is_no_success(tuner: Any, study: Study) ->
     running = tuner.start("run", study(steps=3, pace=0.02), "--trials", "2", *RANDOM)
     tuner.until(lambda: tuner.events("value"))
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=300)
 
     assert running.returncode == 130 and "stopped; go on with" in said
     (hint,) = re.findall(r"go on with: hadar tune resume (.*)", tuner("status")[1])
@@ -84,6 +84,6 @@ def test_a_search_that_is_stopped_before_it_knows_anything_has_done_what_it_was_
     running = tuner.start("run", study("import time\ndef objective(trial):\n    time.sleep(600)\n"), *RANDOM)
     tuner.until(lambda: tuner.events("start"))
     running.send_signal(signal.SIGTERM)
-    _, said = running.communicate(timeout=60)
+    _, said = running.communicate(timeout=300)
 
     assert running.returncode == 0 and "stopped; go on with" in said and "no trial has a value" not in said

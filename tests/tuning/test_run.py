@@ -92,7 +92,7 @@ def test_stop_and_resume(tuner: Any, study: Study) -> None:
     assert "process" in tuner("status")[1]
     code, out, err = tuner("stop")
     assert code == 0 and "tune resume" in out, err
-    assert running.wait(60) == 0
+    assert running.wait(300) == 0
     states = {t.state for t in tuner.trials()}
     assert STATES.WAITING in states and STATES.RUNNING not in states
     (tuner.folder / "hold").unlink()

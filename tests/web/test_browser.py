@@ -67,7 +67,7 @@ def site(state: Path) -> Iterator[str]:
     with serving(state) as (address, process):
         yield address
         process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(300) == 0
 
 
 @pytest.fixture(scope="module")

@@ -220,7 +220,7 @@ def test_the_daemon_ends_after_the_current_write(live: Any, poll: Any) -> None:
 
     daemon.send_signal(signal.SIGTERM)
 
-    assert daemon.wait(60) == 0 and "Traceback" not in log.read_text()
+    assert daemon.wait(300) == 0 and "Traceback" not in log.read_text()
     poll(lambda: all(live.state_of(j) == "RUNNING" for j in jobs), 60)
 
 
@@ -238,7 +238,7 @@ def test_two_controllers_on_one_scope(live: Any, poll: Any, short_tmp: Any) -> N
     assert done.returncode == 0, done.stderr
 
     daemon.terminate()
-    assert daemon.wait(60) == 0
+    assert daemon.wait(300) == 0
     assert live.hadar("run", "--once").returncode == 0
 
 

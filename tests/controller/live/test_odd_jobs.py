@@ -42,4 +42,4 @@ def test_odd_jobs_cost_themselves_alone(live: Any, poll: Any, mode: str) -> None
         assert told.returncode == 0 and "is left to Slurm" in told.stdout and words in told.stdout, told
     assert all(lines[job]["state"] == "running" for job in runs)
     daemon.terminate()
-    assert daemon.wait(30) == 0
+    assert daemon.wait(300) == 0

@@ -103,7 +103,7 @@ class SlowDisk:
         def slow(file: files.Summed, data: bytes) -> int:
             if threading.current_thread() is not main:
                 self.reached.set()
-                assert self.go.wait(60)
+                assert self.go.wait(300)
             return write(file, data)
 
         monkeypatch.setattr(files.Summed, "write", slow)
@@ -116,7 +116,7 @@ def test_the_training_goes_on_while_it_is_written(tmp_path: Path, monkeypatch: p
     for _ in run:
         layer.weight.data.fill_(run.step + 1)
         if run.step == 4:
-            assert disk.reached.wait(60)
+            assert disk.reached.wait(300)
             assert not list(tmp_path.glob("gen-*"))
             disk.go.set()
     assert checkpoint.read_checkpoint(tmp_path / "gen-0-step-3")["model"]["weight"].tolist() == [[3.0, 3.0]]
@@ -177,7 +177,7 @@ def test_a_newer_run_takes_over_while_it_is_written(
     _, run = small(tmp_path, save_every_steps=3, total_steps=5)
     for _ in run:
         if run.step == 4:
-            assert disk.reached.wait(60)
+            assert disk.reached.wait(300)
             (tmp_path / CLAIM).write_text("7\n")
             disk.go.set()
     assert "run 7 has taken over; the training goes on" in capfd.readouterr().err
@@ -192,12 +192,12 @@ optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
 run = slurm_hadar.train(layer, optimizer, total_steps=9, save_every_steps=2, directory=sys.argv[1])
 write, reached, go = files.Summed.write, threading.Event(), threading.Event()
 def slow(self, data):
-    reached.set(); go.wait(60)
+    reached.set(); go.wait(300)
     return write(self, data)
 files.Summed.write = slow
 steps = iter(run)
 for _ in range(3): next(steps)
-reached.wait(60)
+reached.wait(300)
 if sys.argv[2] == "fork" and os.fork() == 0:
     steps.close()
     sys.exit(0)

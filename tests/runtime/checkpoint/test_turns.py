@@ -208,7 +208,7 @@ def test_a_sigterm_saves_and_ends(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "goes\n"
     process.terminate()
-    _, complaints = process.communicate(timeout=60)
+    _, complaints = process.communicate(timeout=300)
 
     assert process.returncode == -signal.SIGTERM
     (saved,) = tmp_path.glob("gen-*")

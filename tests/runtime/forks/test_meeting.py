@@ -99,7 +99,7 @@ def test_a_full_disk_is_waited_for(
     waiting(lambda: tried.count("join") >= 2)
     assert not following
     full.clear()
-    thread.join(timeout=30)
+    thread.join(timeout=300)
 
     assert [f.number for f in following] == [1] and 1 in following[0].shares
     assert "the disk is full" in capsys.readouterr().err

@@ -253,7 +253,7 @@ def test_a_copy_that_slurm_ends_offers_what_it_has_made(copies: Copies, waiting:
     process = copies.start(0, 0.01, total=400, period="300s")
     waiting(lambda: len(copies.lines(0)) >= 50)
     os.kill(process.pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     made = len(copies.lines(0))
 
     assert process.returncode == -signal.SIGTERM
@@ -269,7 +269,7 @@ def test_a_copy_that_waits_for_others_ends_at_once(copies: Copies, waiting: Call
     os.kill(slow.pid, signal.SIGSTOP)
     waiting(lambda: len(copies.lines(0)) and MeetingDirectory(copies.meeting, 99).offers(copies.newest).keys() == {0})
     os.kill(fast.pid, signal.SIGTERM)
-    fast.communicate(timeout=5)
+    fast.communicate(timeout=25)
 
     assert fast.returncode == -signal.SIGTERM
     os.kill(slow.pid, signal.SIGCONT)
@@ -296,7 +296,7 @@ def test_another_training_is_refused_in_one_line(copies: Copies) -> None:
     """The directory belongs to a training of other steps, or of another model."""
     results([copies.start(0, 0.0, total=20)])
     other = copies.start(1, 0.0, total=30)
-    _, err = other.communicate(timeout=60)
+    _, err = other.communicate(timeout=300)
     assert other.returncode != 0 and "belongs to a training of 20 steps, and this one has 30" in err.splitlines()[-1]
 
 

@@ -62,7 +62,7 @@ class Fakes:
 
 
 def run(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(WRAPPER), *arguments], env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run([str(WRAPPER), *arguments], env=env, capture_output=True, text=True, timeout=300)
 
 
 def with_channel(env: dict[str, str]) -> None:

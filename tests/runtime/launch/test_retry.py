@@ -34,7 +34,7 @@ def env(job_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
 def agent(env: dict[str, str], script: str, run: int = 0) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", AGENT, "--", "sh", "-c", script]
     run_env = {**env, "SLURM_RESTART_COUNT": str(run)}
-    return subprocess.run(command, env=run_env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=run_env, capture_output=True, text=True, timeout=300)
 
 
 def told(tmp_path: Path) -> list[str]:

@@ -141,7 +141,7 @@ def test_files_that_are_called_as_modules_of_python(fakes: Fakes, env: dict[str,
     for name in ("copy", "queue", "random", "secrets", "socket"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the file of the training')\n")
     command = [str(WRAPPER), "--", "true"]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and len(fakes.calls("srun")) == 1, done.stderr
-    done = subprocess.run(launcher.agent_command(), cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(launcher.agent_command(), cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert "usage: " in done.stderr and "the file of the training" not in done.stderr

@@ -49,7 +49,7 @@ def stand_in(folder: Path, steps: int) -> list[str]:
 def test_ends_as_the_command_ends(start_agent: Callable[..., subprocess.Popen[str]], script: str, code: int) -> None:
     """Exit codes and deadly signals of the command are the agent's own."""
     process = start_agent("sh", "-c", script)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == code
 
 
@@ -59,7 +59,7 @@ def test_a_command_that_cannot_run_is_named(
 ) -> None:
     """What cannot be executed is one line and the shell's exit code."""
     process = start_agent(command)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=300)
     assert (process.returncode, command in errors) == (code, True)
 
 
@@ -68,7 +68,7 @@ def test_input_output_and_arguments_pass_through(start_agent: Callable[..., subp
     import subprocess
 
     process = start_agent("sh", "-c", 'cat; echo "$1" >&2', "x", "a b'c", stdin=subprocess.PIPE)
-    out, errors = process.communicate("typed", timeout=60)
+    out, errors = process.communicate("typed", timeout=300)
     assert out == "typed"
     assert "a b'c" in errors
 
@@ -82,7 +82,7 @@ def test_signals_are_passed_on(start_agent: Callable[..., subprocess.Popen[str]]
     process = start_agent("sh", "-c", script)
     assert process.stdout.readline() == "up\n"
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert (out, process.returncode) == ("got\n", 5)
 
 
@@ -91,7 +91,7 @@ def test_a_training_that_outlives_the_command_may_save(start_agent: Callable[...
     process = start_agent("sh", "-c", f"{PYTHON} -c '{SAVER}'; true")
     assert process.stdout is not None and process.stdout.readline() == "up\n"
     process.terminate()
-    assert process.wait(60) == -signal.SIGTERM
+    assert process.wait(300) == -signal.SIGTERM
     os.set_blocking(process.stdout.fileno(), False)
     assert process.stdout.read() == "saved\n"
 
@@ -103,7 +103,7 @@ def test_a_training_whose_shell_is_ended_by_a_wish_to_save_saves(
     process = start_agent("sh", "-c", f"setsid {PYTHON} -c '{SAVER}' & wait")
     assert process.stdout is not None and process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGUSR1)
-    assert process.wait(60) == -signal.SIGUSR1
+    assert process.wait(300) == -signal.SIGUSR1
     os.set_blocking(process.stdout.fileno(), False)
     assert process.stdout.read() == "saved\n"
 
@@ -132,7 +132,7 @@ def test_the_checkpoint_signal_never_reaches_an_unprepared_command(
     assert "nothing is saved" in process.stderr.readline()
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == -signal.SIGTERM
+    assert process.wait(300) == -signal.SIGTERM
 
 
 @pytest.mark.torch
@@ -245,7 +245,7 @@ def test_the_reporters_death_changes_nothing(
     assert len(reporters) == 1
     os.kill(int(reporters[0]), signal.SIGKILL)
     process.send_signal(signal.SIGUSR2)  # nobody is there to hear it
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=300)
     assert process.returncode == 4
 
 
@@ -270,7 +270,7 @@ def test_a_job_without_directory_still_runs(
     """No token, no directory, no Slurm: one line, and the command runs as ever."""
     job_env["HADAR_JOB_DIR"] = "/no/such/directory"
     process = start_agent("sh", "-c", "echo fine")
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=300)
     assert (out, process.returncode) == ("fine\n", 0)
     assert errors.count("\n") == 1
     assert "no more reports" in errors
@@ -282,14 +282,14 @@ def test_tasks_without_rank_0_stay_silent(
     """The agent of another task than the first does not speak unless it sees the training's rank 0."""
     job_env["SLURM_PROCID"] = "1"
     process = start_agent("sh", "-c", "exit 0")
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert listener.reports == []
 
 
 def test_nothing_is_left_behind(start_agent: Callable[..., subprocess.Popen[str]], job_env: dict[str, str]) -> None:
     """The node-local directory of shared pages is gone after the task."""
     process = start_agent("sh", "-c", "echo $HADAR_RUN_DIR")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert job_env["TMPDIR"] in out
     assert not Path(out.strip()).exists()
 
@@ -355,5 +355,5 @@ def test_the_users_own_sitecustomize_still_runs(
     job_env["PYTHONPATH"] = f"{own}{os.pathsep}{job_env['PYTHONPATH']}"
     script = "import sys, json; print(json.dumps([OWN, sys.modules['sitecustomize'].__file__]))"
     process = start_agent(PYTHON, "-c", script)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate(timeout=300)
     assert json.loads(out) == ["sitecustomize", str(own / "sitecustomize.py")], errors

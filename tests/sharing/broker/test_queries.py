@@ -230,7 +230,7 @@ def test_what_ends_while_a_broker_looks_is_charged_for(path: Path, monkeypatch: 
 
     def delayed(file: int) -> Progress:
         looks.set()
-        assert ended.wait(20)
+        assert ended.wait(300)
         return read(file)
 
     session = _session(path, "a")
@@ -238,7 +238,7 @@ def test_what_ends_while_a_broker_looks_is_charged_for(path: Path, monkeypatch: 
     monkeypatch.setattr(progress, "read", delayed)
     asks = threading.Thread(target=status_of, args=(path,))
     asks.start()
-    assert looks.wait(20)
+    assert looks.wait(300)
     later_ns[0] += 100 * 10**9
     session.give_back()
     ended.set()

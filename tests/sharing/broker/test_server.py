@@ -317,7 +317,7 @@ def test_a_process_of_any_name_has_turns_and_costs_nobody_the_broker(
     running: Any, process: Any, short_tmp: Path
 ) -> None:
     running()
-    _, said = process("-c", NAMED, str(short_tmp / "s")).communicate(timeout=60)
+    _, said = process("-c", NAMED, str(short_tmp / "s")).communicate(timeout=300)
 
     assert said == "a turn\n"
     Session(short_tmp / "s", WORK).close()

@@ -89,5 +89,5 @@ def test_who_forks_trials_ends_quietly_when_the_tuner_was_killed(tmp_path: Path)
         assert zygote.stdout is not None
         zygote.stdout.close()
         zygote.stdout = None
-        _, said = zygote.communicate(request + "\n", timeout=60)
+        _, said = zygote.communicate(request + "\n", timeout=300)
     assert (zygote.returncode, said) == (0, "")

@@ -127,7 +127,7 @@ def test_copies_share_a_job_and_the_rest_is_cancelled(make_live: Any, make_clust
     job.hurry()
     job.check(poll)
     controller.terminate()
-    assert controller.wait(60) == 0
+    assert controller.wait(300) == 0
     cancelled = [
         entry
         for i in range(5)
