@@ -60,7 +60,8 @@ class Counted:
         self._told = True
         return (
             f"the loop {does} and counts its batches by enumerate(), which begins at 0 again when the job was moved or "
-            "restarted. If the one follows from the other, go by run.step and run.epoch, which go on"
+            "restarted. If the one follows from the other, go by run.step and run.epoch, which go on, or in a loop of "
+            "run.epochs() begin at the batches' own start: enumerate(batches, batches.start)"
         )
 
 
@@ -98,7 +99,7 @@ def _counts(frame: types.FrameType) -> bool:
     if steps[here].opname != "FOR_ITER":
         return False
     within = [s for s in steps[here:] if s.offset < steps[here].argval]
-    if any(s.argval == "step" and s.opname == "LOAD_ATTR" and _AS_A_METHOD not in s.argrepr for s in within):
+    if any(_asks_for(s, "step") for s in within):
         return False
     while here and steps[here].opname != "GET_ITER":
         here -= 1
@@ -107,4 +108,11 @@ def _counts(frame: types.FrameType) -> bool:
             return False
         if steps[n].opname.startswith("LOAD_") and steps[n].argval == "enumerate":
             return True
+        if _asks_for(steps[n], "start"):  # enumerate(batches, batches.start)
+            return False
     return False
+
+
+def _asks_for(step: dis.Instruction, name: str) -> bool:
+    """Whether it reads an attribute, and not to call it at once."""
+    return step.argval == name and step.opname == "LOAD_ATTR" and _AS_A_METHOD not in step.argrepr
