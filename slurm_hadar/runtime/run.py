@@ -7,12 +7,14 @@ import contextlib
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.batches.data import OVER
+from slurm_hadar.runtime.batches.epochs import Epoch
 from slurm_hadar.runtime.checkpoint.conditions import Conditions
 from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.parts import classes_of, refill, restore
@@ -64,7 +66,9 @@ class Run:
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
         self._made = 0  # turns of this run
         self._stopped = self._end_unsaved = False
-        self._in_step = self._between = self._wanted = self._peeked = self._whole = False
+        self._in_step = self._between = self._wanted = self._peeked = False
+        self._whole, self._in_epoch = True, False
+        self._left_epoch = self._has_left = False  # the pass over its batches was left by ``break``; in the run before
         self._process = os.getpid()
         self._drawn: Mapping[str, str] = rng.drawn()
         self._resume()
@@ -101,12 +105,74 @@ class Run:
             self._balance.computed()
 
     def __iter__(self) -> Iterator[Any]:
-        loop = self._loop()
+        return self._begin_loop()
+
+    def epochs(self) -> Iterator[tuple[int, Epoch]]:
+        """Each epoch from the one where it stopped: its number, and its batches that are still to come, which stand
+        for the loader. What the script does in this turn, as a validation behind the batches, belongs to the epoch.
+
+        A checkpoint is made behind a step that is not the epoch's last, or when the turn is over. Only what cannot wait
+        for that (SIGTERM, the training's last step) is saved behind the last step; the next run then begins with this
+        epoch, of which no batch is left, and does what follows it.
+        """
+        while self.step < self.total_steps or (self._feed.index and not self._stopped):
+            self._in_epoch = True
+            try:
+                yield self.epoch, Epoch(self._feed, self._rest_of_epoch, self._feed.index)
+            finally:  # left early, too
+                self._in_epoch = False
+            self._has_left = self._left_epoch = False
+            self._feed.next_epoch()
+            if self._saver is not None:
+                self._save_epoch()
+
+    def _rest_of_epoch(self) -> Iterator[Any]:
+        self._left_epoch = self._has_left
+        return iter(()) if self._has_left else self._begin_loop(within_epoch=True)
+
+    def _save_epoch(self) -> None:
+        """Between two epochs; behind the last one what was done since its last step is saved, too."""
+        if self.step >= self.total_steps:
+            self._try_save(wait=True, ends=True)
+        else:
+            self._between_steps(ripe=lambda: self._whole, looks=True)
+
+    def _begin_loop(self, within_epoch: bool = False) -> Iterator[Any]:
+        loop = self._loop(within_epoch)
         _loops.add(loop)
         return loop
 
-    def _loop(self) -> Iterator[Any]:
-        self._end_if_asked()
+    def _loop(self, within_epoch: bool) -> Iterator[Any]:
+        self._prepare(within_epoch)
+        with self._ending if self._saver is not None else contextlib.nullcontext():
+            self._turns.start()
+            self._between = True
+            try:
+                while self.step < self.total_steps:
+                    batch = self._next(within_epoch)
+                    if batch is OVER:
+                        self._end_epoch()
+                        return
+                    self._in_step, self._between = True, False
+                    yield batch
+                    self._in_step, self._between = False, True
+                    self._count()
+                    self._end_turn(ends_epoch=within_epoch and self._feed.used_up)
+                self._finish()
+            finally:  # left early, too
+                self._between = False
+                if self._in_step and os.getpid() == self._process:
+                    self._left(batch)
+                self._turns.stop()
+                if self._saver is not None:
+                    self._saver.wait_written()
+                    self._ending.safe = self._is_saved
+
+    def _prepare(self, within_epoch: bool) -> None:
+        """The loop begins, or goes on. In an epoch what the script has done so far is done again by who resumes at its
+        beginning: that is not saved, but after the first step."""
+        if not within_epoch:
+            self._end_if_asked()
         if self._saver is not None:
             self._saver.begins(over=self.step >= self.total_steps)
         self._forgotten.begin(tells=self._gang.leads)
@@ -125,36 +191,24 @@ class Run:
         if self._made and other is not None and other is not self and other.unfinished:
             self._ending.tell_of_several()
         _in_its_loop_last.add(self)
-        with self._ending if self._saver is not None else contextlib.nullcontext():
-            self._turns.start()
-            self._between = True
-            try:
-                while self.step < self.total_steps:
-                    batch = self._next()
-                    self._in_step, self._between = True, False
-                    yield batch
-                    self._in_step, self._between = False, True
-                    self._count()
-                    self._end_turn()
-                self._finish()
-            finally:  # left early, too
-                self._between = False
-                if self._in_step and os.getpid() == self._process:
-                    self._left(batch)
-                self._turns.stop()
-                if self._saver is not None:
-                    self._saver.wait_written()
-                    self._ending.safe = self._is_saved
+
+    def _end_epoch(self) -> None:
+        """Its batches are used up, and what else the script does with it follows."""
+        self._whole = self._turns.ripe()
+        self._ending.later = True
+        if self._saver is not None and self._ending.asked and self._whole and self._gang.world == 1:
+            self._save_asked()
 
     def _left(self, batch: Any) -> None:
         """The loop was left within a turn, by ``break``. What its optimizer step has made is a step like others; where
         nothing has been done, the batch is the next one again."""
         self._in_step = False
         stepped, wanted = self._turns.stepped, self._wanted
+        self._left_epoch = stepped and self._in_epoch
         untouched = not stepped and self._turns.untouched
         if stepped:
             self._count()
-        elif self.step == 0 and not wanted:
+        elif self.step == 0 and not (wanted or self._in_epoch):
             self._peeked = True
         elif self._balance is None:
             if untouched:
@@ -177,17 +231,20 @@ class Run:
         elif not (wanted or self._end_unsaved or (self._whole and asked)):
             return
         elif self._gang.world == 1:
-            self._try_save(wait=True, ends=True)
-            if asked and self._is_saved:
-                say(
-                    f"told to end (SIGTERM) as the loop was left: step {self.step} is saved, and saved again with what "
-                    "the script does until it enters the loop again, if there is time"
-                )
+            self._save_asked()
         elif self._gang.leads and (wanted or self._end_unsaved):
             self._wanted = False
             say(
                 "WARNING: nothing was saved: the loop was left in the turn in which run.save() or run.stop() was "
                 "called, and several workers save together, when a turn is over or, on all of them, behind the loop"
+            )
+
+    def _save_asked(self) -> None:
+        self._try_save(wait=True, ends=True)
+        if self._ending.asked and self._is_saved:
+            say(
+                f"told to end (SIGTERM) as the loop was left: step {self.step} is saved, and saved again with what the "
+                "script does until it enters the loop again, if there is time"
             )
 
     def _end_if_asked(self) -> None:
@@ -218,38 +275,45 @@ class Run:
             self._saver.ended()
         self._gang.leave_together()
 
-    def _next(self) -> Any:
+    def _next(self, within_epoch: bool) -> Any:
         """The next batch; a source of one's own can ask for this worker's share before it gives one."""
         if self._balance is None:
-            return self._feed.next()
+            return self._feed.next(within_epoch)
         self._balance.begin(self._feed.turn)
-        batch = self._feed.next()
-        if self._feed.global_size is not None:
+        batch = self._feed.next(within_epoch)
+        if batch is not OVER and self._feed.global_size is not None:
             self._balance.begin(self._feed.turn - 1, self._feed.global_size)
         return batch
 
-    def _end_turn(self) -> None:
+    def _end_turn(self, ends_epoch: bool) -> None:
+        """A save behind an epoch's last step waits for the end of the epoch, but where the process is told to end."""
+        ripe = self._ripe_to_end if ends_epoch and self.step < self.total_steps else self._turns.ripe
         if self._balance is None:
             if self._pace is not None:
                 self._pace.wait()
-            self._between_steps()
+            self._between_steps(ripe)
             return
         self._balance.end()
         with self._balance.apart():
-            self._between_steps()
+            self._between_steps(ripe)
             if self.step < self.total_steps:
                 self._balance.rebalance(self._feed.turn, self.step)
 
+    def _ripe_to_end(self) -> bool:
+        """One worker sees by itself that the epoch is over, and saves then."""
+        return self._ending.asked and self._gang.world > 1 and self._turns.ripe()
+
     def save(self) -> None:
         """Save. Within the loop: when this step is done or, in a training of one worker, the loop is left; rank 0's
-        call counts. Outside: at once, on all ranks together.
+        call counts. In a turn of :meth:`epochs`, behind its batches: when that turn is over. Outside: at once, on all
+        ranks together.
 
         Raises CheckpointError if saving at once fails; what was saved before is as it was. A save at the end of a step
         that fails is told on stderr, and the training goes on.
         """
         if self._saver is None:
             raise CheckpointError("nowhere to save: outside a Slurm job give train(..., directory=...)")
-        if self._in_step or self._between:  # between: called by a signal's handler
+        if self._in_step or self._between or self._in_epoch:  # between: called by a signal's handler
             self._wanted = True
         else:
             self._save(wait=True)
@@ -277,7 +341,7 @@ class Run:
             self._forgotten.before_save(wait)
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
         plain["samples_per_step"] = self._samples_per_step
-        plain |= {"stopped": self._stopped, **self._conditions.saved()}
+        plain |= {"stopped": self._stopped, "left_epoch": self._left_epoch, **self._conditions.saved()}
         try:
             self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
             self._end_unsaved = False
@@ -291,11 +355,11 @@ class Run:
             if self._gang.leads:
                 say(str(error) if ends else f"{error}; the training goes on")
 
-    def _between_steps(self) -> None:
+    def _between_steps(self, ripe: Callable[[], bool], looks: bool = False) -> None:
         """Do what is due at a step boundary, the same on all ranks."""
         if self._saver is None:
             return
-        decision = self._trigger.due(self.step, self._wanted, self._turns.ripe)
+        decision = self._trigger.due(self.step, self._wanted, ripe, looks)
         if decision is not None:
             self._try_save(decision.awaited, decision.ends)
             self._trigger.follow(decision, self.step, safe=self._is_saved)
@@ -332,6 +396,7 @@ class Run:
         self._drawn = saved.get("drawn", self._drawn)
         restore(self._parts, saved, found.path, advice, self.also, self._gang.leads)
         self.step = saved["step"]
+        self._left_epoch = self._has_left = saved.get("left_epoch", False)
         if saved.get("stopped"):
             self._stopped, self.total_steps = True, self.step
             if self._gang.leads:

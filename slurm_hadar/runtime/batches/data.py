@@ -23,9 +23,10 @@ from slurm_hadar.runtime.batches.kept import Kept, mark_ours
 from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
 from slurm_hadar.runtime.batches.shares import Shares
 
-__all__ = ["Feed", "enter", "warm_up"]
+__all__ = ["OVER", "Feed", "enter", "warm_up"]
 
 _NEAR, _FEW = 4, 1000  # of what iterators hold
+OVER: Any = object()  # instead of a batch: the epoch has no more
 
 
 class Feed:
@@ -56,7 +57,7 @@ class Feed:
         self.index = 0
         self.turn = 0  # batches given in this run
         Kept.watch()
-        self._source = source
+        self.source = source
         self._generators = generators_of(source)
         known = {id(one) for one in self.drawn_from}
         self._generators += [one for one in generators_in(models or {}) if id(one.of) not in known]
@@ -70,8 +71,9 @@ class Feed:
         #: As the script has made it: how many batches an epoch has, and which samples its subsets.
         self.made_of = self.epoch_batches, _chosen(source)
 
-    def next(self) -> Any:
-        """The next batch; a used-up epoch is followed by the next. Raises ValueError if an epoch has none."""
+    def next(self, within: bool = False) -> Any:
+        """The next batch; a used-up epoch is followed by the next or, where only one is asked for (``within``), by
+        OVER. Raises ValueError if an epoch has none."""
         while True:
             if self._iterator is None:
                 self._begin(skip=0)
@@ -82,13 +84,25 @@ class Feed:
                     raise ValueError(
                         "the loader gives no batch at all: its dataset is empty, or smaller than one (drop_last=True)"
                     ) from None
-                self.epoch, self.index, self._iterator = self.epoch + 1, 0, None
+                if within:
+                    return OVER
+                self.next_epoch()
                 continue
             except Exception:  # of the script's data: who goes on all the same has the next one
                 self.index += 1
                 raise
             self.index, self.turn, self._unused = self.index + 1, self.turn + 1, 0
             return batch
+
+    def next_epoch(self) -> None:
+        """What is left of the epoch is left out."""
+        self.epoch, self.index, self._iterator = self.epoch + 1, 0, None
+        self._first, self._unused = [], 0
+
+    @property
+    def used_up(self) -> bool:
+        """Whether the epoch is known to have no more batches."""
+        return self.index > 0 and self.index == self.epoch_batches
 
     def give_back(self, batch: Any) -> None:
         """The last batch was not used: it is the next one, too. A run that is resumed from here makes it anew, of the
@@ -115,7 +129,7 @@ class Feed:
     @property
     def epoch_batches(self) -> int | None:
         """How many batches an epoch has; None where only going through it would tell."""
-        source = self._loader if self._loader is not None else self._source
+        source = self._loader if self._loader is not None else self.source
         try:
             return None if callable(source) else len(source)
         except TypeError:  # nothing with a length
@@ -124,7 +138,7 @@ class Feed:
     @property
     def goes_on(self) -> bool:
         """Whether it cannot be entered in the middle: :meth:`seek` does nothing."""
-        return self._source is not None and self.epoch_batches is None
+        return self.source is not None and self.epoch_batches is None
 
     @property
     def drawn_from(self) -> list[Any]:
@@ -134,25 +148,25 @@ class Feed:
     @property
     def counts(self) -> dict[str, Any]:
         """What its data count and nobody keeps, by what it is: a state may be asked for."""
-        return counts_of_data(self._source)
+        return counts_of_data(self.source)
 
     def is_over(self, data: Any) -> bool:
         """Whether its batches come from this data set, as far as can be told: a function makes whatever it likes, and
         ``itertools.cycle`` gives what it has seen once again and again."""
-        if callable(self._source) or any(one is data for one in held_by(self._source)):
+        if callable(self.source) or any(one is data for one in held_by(self.source)):
             return True
-        return isinstance(self._source, itertools.cycle) and _reaches(self._source, data)
+        return isinstance(self.source, itertools.cycle) and _reaches(self.source, data)
 
     def goes_through(self, data: Any) -> bool:
         """Whether it is a generator that goes through a loader of this data set by itself."""
-        return isinstance(self._source, types.GeneratorType) and _reaches(self._source, data)
+        return isinstance(self.source, types.GeneratorType) and _reaches(self.source, data)
 
     @property
     def kept_stream(self) -> bool:
         """Whether it is in a later epoch of a stream whose workers are kept: they go on from what they were."""
         from torch.utils.data import DataLoader, IterableDataset
 
-        one = self._source
+        one = self.source
         if not (self.epoch and isinstance(one, DataLoader) and isinstance(one.dataset, IterableDataset)):
             return False
         return bool(one.num_workers and one.persistent_workers)
@@ -160,7 +174,7 @@ class Feed:
     @property
     def batch_size(self) -> int | None:
         """The source's own: samples of one worker. None where it tells none."""
-        for part in (getattr(self._source, "batch_sampler", None), self._source):
+        for part in (getattr(self.source, "batch_sampler", None), self.source):
             if type(size := getattr(part, "batch_size", None)) is int:
                 return size
         return None
@@ -177,7 +191,7 @@ class Feed:
 
         A source whose length is not known just goes on.
         """
-        if self._source is None:
+        if self.source is None:
             self.index, self._iterator = step, None
             return
         own = self.epoch_batches
@@ -211,7 +225,7 @@ class Feed:
         Kept.resume(kept["epoch"])
         if self._loader is not None and self.epoch:
             self._loader.warm_up()
-        if self._source is None:
+        if self.source is None:
             self.index = position["index"]
         elif position["index"] or begun is not None:
             if begun is not None:
@@ -240,10 +254,10 @@ class Feed:
         return list(islice(self._iterator, 1))
 
     def _batches(self, skip: int) -> Iterator[Any]:
-        if self._source is None:
+        if self.source is None:
             return count(self.index)
         if self._loader is not None:
-            _set_epoch(self._source, self.epoch)
+            _set_epoch(self.source, self.epoch)
             return self._loader.begin(skip, self.turn - skip)
         batches = iter(self._open_source())
         for _ in islice(batches, skip):
@@ -251,11 +265,11 @@ class Feed:
         return batches
 
     def _open_source(self) -> Iterable[Any]:
-        if not callable(self._source):
-            _set_epoch(self._source, self.epoch)
-            source: Iterable[Any] = self._source
+        if not callable(self.source):
+            _set_epoch(self.source, self.epoch)
+            source: Iterable[Any] = self.source
         else:
-            source = _called(self._source, self.epoch)
+            source = _called(self.source, self.epoch)
         return source
 
 

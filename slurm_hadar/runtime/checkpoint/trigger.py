@@ -68,14 +68,16 @@ class Trigger:
         self._saved_at = self._looked_at = time.monotonic()
         self._looked_step, self._next_look = step, step + 1
 
-    def due(self, step: int, wanted: bool = False, ripe: Callable[[], bool] = lambda: True) -> SaveDecision | None:
-        """What is decided after ``step`` if that is a save; most steps go by without a look.
+    def due(
+        self, step: int, wanted: bool = False, ripe: Callable[[], bool] = lambda: True, looks: bool = False
+    ) -> SaveDecision | None:
+        """What is decided after ``step`` if that is a save; most steps go by without a look, if it is not wished for.
 
         ``wanted``: the training itself asks for one. ``ripe``: rank 0 is asked by it whether this is a step to save at.
         """
-        if self._every.steps is not None and step % self._every.steps == 0:
+        if self._every.steps is not None and step % self._every.steps == 0 and not looks:
             self._by_count = True  # until it is saved
-        if step < self._next_look and not self._by_count:
+        if step < self._next_look and not self._by_count and not looks:
             return None
         decision = self._gang.agree(self._decide(step, wanted, ripe) if self._gang.leads else SaveDecision())
         self._looked_at, self._looked_step, self._next_look = time.monotonic(), step, step + decision.look_after

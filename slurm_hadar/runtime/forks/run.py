@@ -15,6 +15,7 @@ from slurm_hadar.errors import CheckpointError
 from slurm_hadar.forks import Span
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.batches.epochs import Epoch, epochs_of
 from slurm_hadar.runtime.checkpoint.parts import refill, restore, state_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.checkpoint.visible import when_visible
@@ -156,6 +157,10 @@ class ForkedRun:
         if not self._told and self._gang.leads:
             self._told = True
             say("WARNING: run.stop() ends no forked job, whose copies are at unlike steps: it trains to total_steps")
+
+    def epochs(self) -> Iterator[tuple[int, Epoch]]:
+        """Epochs of which this copy makes steps, in the order in which it comes through them."""
+        return epochs_of(self, self._feed)
 
     def __iter__(self) -> Iterator[Any]:
         self._turns.start()

@@ -188,9 +188,12 @@ def _places(*frames: types.FrameType) -> dict[Any, _Place]:
             if name.startswith("__") or name in _NOT_VARIABLES or not _may_hold(value):
                 continue
             found[space, name] = _Place(value, *verdicts.get((space, name), (None, False)))
-    for space, variables in spaces.items():
+    named_before = set[int]()
+    for space, variables in reversed(spaces.items()):  # where train() was called has the names that its call can take
         for path, value in _within_objects(variables):
-            found.setdefault((space, path), _Place(value, None, sets=False))
+            if id(value) not in named_before:
+                found.setdefault((space, path), _Place(value, None, sets=False))
+            named_before.add(id(value))
     return found
 
 
@@ -367,7 +370,7 @@ def remedy(found: Mapping[str, str]) -> str:
     owners = sorted({name.rpartition(".")[0] for name in found if _is_of_an_object(name)})
     names = [name.rpartition(".")[2] for name in found if not _is_of_an_object(name)]
     advice = [_as_also(owners)] if owners else []
-    return " ".join([_as_state(names, found.values()), *advice] if names else advice)
+    return ". ".join([_as_state(names, found.values()), *advice] if names else advice)
 
 
 def _is_of_an_object(name: str) -> bool:

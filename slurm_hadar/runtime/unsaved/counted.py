@@ -19,6 +19,7 @@ __all__ = ["Counted"]
 _OURS = "slurm_hadar.runtime"
 _FRAMES = 8
 _ENDS = ("STORE_", "POP_TOP", "FOR_ITER", "JUMP", "POP_JUMP", "RETURN", "RAISE")  # of what comes before an expression
+_BY_ENUMERATE, _BY_THE_TRAINING = "by enumerate", "by the training"
 _AS_A_METHOD = "NULL"  # since Python 3.12 an attribute that is called at once is not told by its instruction's name
 
 
@@ -55,12 +56,14 @@ class Counted:
         return "" if self._told or _may_leave_out_steps() else self._words("steps its optimizers in some turns only")
 
     def _words(self, does: str) -> str:
-        if not any(_counts(frame) for frame in _frames()):
+        ways = [_way_of_counting(frame) for frame in _frames()]
+        if _BY_ENUMERATE not in ways or _BY_THE_TRAINING in ways:  # a logger counts for itself
             return ""
         self._told = True
         return (
             f"the loop {does} and counts its batches by enumerate(), which begins at 0 again when the job was moved or "
-            "restarted. If the one follows from the other, go by run.step and run.epoch, which go on"
+            "restarted. If the one follows from the other, go by run.step and run.epoch, which go on, or in a loop of "
+            "run.epochs() begin at the batches' own start: enumerate(batches, batches.start)"
         )
 
 
@@ -91,20 +94,28 @@ def _frames() -> Iterator[types.FrameType]:
         frame = frame.f_back
 
 
-def _counts(frame: types.FrameType) -> bool:
-    """Whether the ``for`` that this frame is at goes through an ``enumerate``, and nothing in it asks for a step."""
+def _way_of_counting(frame: types.FrameType) -> str:
+    """How the ``for`` that this frame is at counts: by ``enumerate`` from 0; by the training, where something in it
+    asks for a step, or it begins at an epoch's start; "" if it does not."""
     steps = list(dis.get_instructions(frame.f_code))
     here = max((n for n, s in enumerate(steps) if s.offset <= frame.f_lasti), default=0)
     if steps[here].opname != "FOR_ITER":
-        return False
+        return ""
     within = [s for s in steps[here:] if s.offset < steps[here].argval]
-    if any(s.argval == "step" and s.opname == "LOAD_ATTR" and _AS_A_METHOD not in s.argrepr for s in within):
-        return False
+    if any(_asks_for(s, "step") for s in within):
+        return _BY_THE_TRAINING
     while here and steps[here].opname != "GET_ITER":
         here -= 1
     for n in range(here - 1, -1, -1):
         if steps[n].opname.startswith(_ENDS):
-            return False
+            return ""
         if steps[n].opname.startswith("LOAD_") and steps[n].argval == "enumerate":
-            return True
-    return False
+            return _BY_ENUMERATE
+        if _asks_for(steps[n], "start"):  # enumerate(batches, batches.start)
+            return _BY_THE_TRAINING
+    return ""
+
+
+def _asks_for(step: dis.Instruction, name: str) -> bool:
+    """Whether it reads an attribute, and not to call it at once."""
+    return step.argval == name and step.opname == "LOAD_ATTR" and _AS_A_METHOD not in step.argrepr

@@ -21,8 +21,8 @@ from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.unsaved.carried import Carried, Known, remedy
 from slurm_hadar.runtime.unsaved.counted import Counted
-from slurm_hadar.runtime.unsaved.held import Held, is_plain, models_within, stateful_among, tensors_of
-from slurm_hadar.runtime.unsaved.switches import Switches, differ
+from slurm_hadar.runtime.unsaved.held import Held, models_within, stateful_among, tensors_of
+from slurm_hadar.runtime.unsaved.switches import Switches, differ, inner_of
 
 __all__ = ["Beside", "Forgotten"]
 
@@ -156,7 +156,7 @@ class Forgotten:
             self._before = {id(one): count for one, _, count in self._going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
             self._others = self._sums_beside()
-            self._inner = [_inner_of(one) for one in self._models]  # caches are filled in the first turn
+            self._inner = [inner_of(one) for one in self._models]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
             self.check()
             self._tell_of_count(self._counted.look())
@@ -280,7 +280,7 @@ class Forgotten:
             known = {name: sums for name, sums in self._others.items() if sums and changed[name]}
             yield from (f"the model {name}" for name, sums in known.items() if changed[name] != sums)
         for one, before in zip(self._models, self._inner, strict=False):
-            now = _inner_of(one)
+            now = inner_of(one)
             for name, value in before.items():
                 if now.get(name, value) != value:
                     yield f"{name} in {type(one).__name__} (set it in every run, by run.step, or hold it in a buffer)"
@@ -310,25 +310,6 @@ def _advice(new: Iterable[str]) -> str:
             "batches that the loop gives: it begins the next epoch by itself."
         )
     return advice
-
-
-def _inner_of(model: Any) -> dict[str, float]:
-    """What parts of a model have and no state holds, by name: numbers, as a dropout's rate, and the sums of buffers
-    that are not persistent and of tensors that are no buffers. What has a history of gradients is made anew each turn.
-    """
-    parts = list(model.named_modules()) if hasattr(model, "named_modules") else []
-    numbers, tensors = dict[str, float](), dict[str, Any]()
-    for name, part in parts:
-        path = f"{name}." if name else ""
-        for key in sorted(getattr(part, "_non_persistent_buffers_set", ())):
-            if (buffer := getattr(part, key, None)) is not None and buffer.numel():
-                tensors[f"buffer {path}{key}"] = buffer
-        for key, value in vars(part).items():
-            if type(value) in (int, float, bool) and key != "training" and value == value:
-                numbers[f"number {path}{key}"] = value
-            elif hasattr(value, "grad_fn") and value.grad_fn is None and is_plain(value) and value.numel():
-                tensors[f"tensor {path}{key}"] = value
-    return {**numbers, **sums_of(tensors)}
 
 
 def _some_of(tensor: Any) -> Any:

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.torch
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 HABITS = (
     "accelerate_loop", "accumulation", "amp_scaler", "channels_last", "compiled", "critic", "ema",
-    "epoch_loop", "forgets_ema", "gan", "iterable_workers", "lbfgs", "persistent_workers", "plain_loop",
-    "replay_memory", "several_optimizers", "zipped_loaders",
+    "epoch_function", "epoch_loop", "forgets_ema", "gan", "iterable_workers", "lbfgs", "persistent_workers",
+    "plain_loop", "replay_memory", "several_optimizers", "zipped_loaders",
 )  # fmt: skip
 #: Runs a script as it is, and tells it to end, as ``scontrol requeue`` does, after so many steps of its optimizers.
 STOPPED = """

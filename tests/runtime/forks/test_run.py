@@ -159,6 +159,27 @@ def test_a_loop_that_is_left_and_entered_again_goes_on(
     assert sum(seen.values()) == total and set(seen.values()) == {1}
 
 
+def test_a_copy_goes_through_the_epochs_of_which_it_makes_steps(
+    copies: Copies, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step is made once, and a pass over an epoch's batches ends with it."""
+    total = 12 * 10
+    first, last = SCRIPT.index("for x, y in run:"), SCRIPT.index('print(json.dumps({"end"')
+    body = "".join(f"    {line}\n" for line in SCRIPT[first:last].splitlines())
+    body = body.replace(
+        "in run:\n", "in loader:\n        assert run.epoch == epoch and loader.start < len(loader) == 12\n"
+    )
+    monkeypatch.setitem(
+        globals(), "SCRIPT", f"{SCRIPT[:first]}for epoch, loader in run.epochs():\n{body}{SCRIPT[last:]}"
+    )
+
+    ends = results([copies.start(c, total=total, period="25") for c in range(2)])
+
+    assert [e["end"] for e in ends] == [total]
+    seen = Counter(tuple(sorted(line["samples"])) for c in range(2) for line in copies.lines(c))
+    assert sum(seen.values()) == total and set(seen.values()) == {1}
+
+
 def test_no_copy_takes_the_job_for_done_by_what_it_reckons_of_the_others() -> None:
     """It would break out of its loops, and go on to the end of the script with weights of its own."""
     run = object.__new__(ForkedRun)

@@ -170,6 +170,15 @@ class Engine(Warmup):
 metric, sampler, engine = Metric(), Sampler(), Engine()
 each(train(), metric, sampler, engine)
 """,
+    "weights that are made of others before each use": """
+import torch.nn.utils.prune as prune
+wrap = [nn.utils.weight_norm, nn.utils.spectral_norm, lambda one: prune.l1_unstructured(one, "weight", 0.5)]
+teachers = [one(nn.Linear(3, 1)).requires_grad_(False) for one in wrap]
+run = slurm_hadar.train([net, *teachers], optimizer, total_steps=14)
+for i in run:
+    for one in teachers: one(torch.ones(2, 3)); [p.mul_(0.9) for p in one.parameters()]
+    step(torch.ones(2, 3))
+""",
     "objects that cannot be looked at": """
 class Failing(Warmup):
     turns = property(lambda self: 1 / 0); __init__ = __call__ = lambda self: None

@@ -215,6 +215,27 @@ def test_it_is_told_of_where_it_is_held_otherwise(what: str, script: str, play: 
     assert f"sets it back: {what}. Give" in line
 
 
+def test_an_object_that_several_functions_have_is_named_once(play: Any) -> None:
+    """As that which has it where train() is called does; and each advice is a sentence."""
+    script = """
+class Memory:
+    def __init__(self): self.kept = []
+class Learner:
+    def __init__(self, memory): self.memory, self.last = memory, drawn()
+    def learn(self):
+        for i in run: self.memory.kept.append(drawn()); step(self.last); self.last = drawn(); told()
+def main():
+    global run
+    learner = Learner(Memory())
+    run = slurm_hadar.train(net, optimizer, total_steps=14)
+    learner.learn()
+main()
+"""
+    (line,) = [line for line in play(script, 0, 7)[2].splitlines() if "WARNING" in line]
+    assert "sets it back: the list learner.memory.kept, the tensor self.last. Give" in line, line
+    assert "run.state['last']. Write the methods" in line and "as also={'memory': learner.memory};" in line, line
+
+
 @pytest.mark.parametrize("call", SILENT_CALLS)
 def test_no_word_of_what_begins_anew_in_each_turn(call: str, play: Any) -> None:
     code, _, said = play(SILENT.format(call), 0, -1)
