@@ -46,10 +46,14 @@ def epochs_of(run: Iterable[Any], feed: Feed) -> Iterator[tuple[int, Epoch]]:
     """Those of a copy of a forked job, whose steps may lie anywhere: each as far as its batches follow each other."""
     batches, ahead = iter(run), list[Any]()
 
-    def rest(epoch: int) -> Iterator[Any]:
-        while ahead and feed.epoch == epoch:
-            yield ahead.pop()
+    def comes() -> bool:
+        if not ahead:
             ahead.extend(islice(batches, 1))
+        return bool(ahead)
 
-    while ahead or ahead.extend(islice(batches, 1)) or ahead:  # type: ignore[func-returns-value]
+    def rest(epoch: int) -> Iterator[Any]:
+        while comes() and feed.epoch == epoch:
+            yield ahead.pop()
+
+    while comes():
         yield feed.epoch, Epoch(feed, partial(rest, feed.epoch), feed.index - 1)
