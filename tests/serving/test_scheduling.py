@@ -97,6 +97,32 @@ def test_who_can_wait_lets_one_go_first_who_cannot(due_s: float, first: str) -> 
     assert {r.application for r in scheduled.choose(0.0, [Worker("w")]).requests} == {first}
 
 
+def test_where_many_wait_who_cannot_goes_before_who_can() -> None:
+    """They would be served more quickly, and lose nothing by it."""
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    for number in range(30):
+        scheduled.arrive(_request(number, "short", 10.0), 0.0)
+    scheduled.arrive(_request(30, "long", 0.12), 0.0)
+
+    batch = scheduled.choose(0.0, [Worker("w")])
+
+    assert [r.application for r in batch.requests] == ["long"]
+
+
+@pytest.mark.parametrize("due_s", [86_400.0, 1e12])
+def test_who_has_all_the_time_there_is_runs_where_nobody_else_does(due_s: float) -> None:
+    scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
+    scheduled.arrive(_request(0, "short", due_s), 0.0)
+
+    assert scheduled.choose(0.0, [Worker("w")]) is not None
+
+
+@pytest.mark.parametrize("name", [Name.ORLOJ, Name.EDF, Name.LARGEST])
+def test_deadlines_below_a_millisecond_are_met_though_nothing_is_known(name: Name) -> None:
+    trace = [TracedRequest(n * 1e-3, "a", 1e-5, n * 1e-3 + 1e-4) for n in range(50)]
+    assert simulate(trace, name, ServeOptions(LAW, profiled=0)).finish_rate == 1.0
+
+
 @pytest.mark.parametrize(("due_s", "first"), [(0.5, "long"), (0.15, "short")])
 def test_a_full_batch_lets_others_go_first_who_would_be_late_behind_it(due_s: float, first: str) -> None:
     """Two long ones take 140 ms, and 16 short ones 70 ms: who can wait does, though more of them end in a second."""

@@ -80,16 +80,22 @@ class Latencies:
                 found *= known / (known + count)
         return found
 
-    def worth(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> float:
+    def worth(
+        self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float,
+        urgencies: Mapping[int, float] | None = None,
+    ) -> float:  # fmt: skip
         """What is expected to be saved by running them together now: for requests of the ordinary cost, how many end in
-        time. The batch's time is as the product of its members' distributions says."""
+        time. The batch's time is as the product of its members' distributions says. ``urgencies``, by number: how
+        likely each would be late otherwise; default: surely."""
         scale = speed / self._factors[len(requests)]
         parts = [(d.times_s, d.cumulative, n) for d, n in ((self._knowledge.of(a), n) for a, n in counts.items())]
         longest_s = max(times[-1] for times, _, _ in parts)
         total = 0.0
         for request in requests:
             due_s = request.deadline_s - now_s
+            urgency = 1.0 if urgencies is None else urgencies[request.number]
             for after_s, cost in request.steps:
+                cost *= urgency
                 slack_s = (due_s + after_s) * scale
                 if slack_s >= longest_s:
                     total += cost

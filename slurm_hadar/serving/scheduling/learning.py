@@ -13,7 +13,8 @@ __all__ = ["Knowledge", "Window"]
 
 ATOMS = 128  # of a distribution that was learned
 LONGEST = 1000  # observations in a window
-_FIRST_S = 1e-3  # of an application of which nothing is known: short, so that it is tried and known
+_FIRST_S = 1e-3  # taken for the run time while nothing is known of any: short, so that one is tried,
+_FIRST_PART = 0.01  # also of deadlines: what is longer than all of them would be past hope at once
 _ENOUGH = 5  # observations from which on an application's own are taken alone
 _BLEND = 64  # atoms of mixtures
 
@@ -57,14 +58,15 @@ class Knowledge:
     Parameters
     ----------
     profile: seconds of single runs by application, measured beforehand.
+    slo_s: the usual span from arrival to deadline.
     """
 
-    def __init__(self, profile: Mapping[str, Iterable[float]]) -> None:
+    def __init__(self, profile: Mapping[str, Iterable[float]], slo_s: float = 1.0) -> None:
         self._windows: dict[str, Window] = {}
         self._arrivals: dict[str, float] = {}
         self._changed = 0
         self._known: dict[str, Distribution] = {}
-        self.overall = Distribution([_FIRST_S])
+        self.overall = Distribution([min(_FIRST_S, _FIRST_PART * slo_s)])
         for application, seconds in profile.items():
             for value in seconds:
                 self.observe(application, value, 1, float("-inf"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappush
+from math import exp
 from typing import NamedTuple
 
 from slurm_hadar.serving.scheduling.distribution import Distribution
@@ -28,16 +29,16 @@ _DUE = 50  # observations after which distributions are worked out anew
 _MANY = 32  # applications for which one more of what is news is waited for: to work it in looks at all of them
 _LESS = 1 - 1e-9  # of a value: above that it is as much
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
+_LEISURE = 1e-6  # who would be late that unlikely by waiting is as urgent as one to whom it never happens
 _AHEAD = 48  # requests times applications: where more wait the densest is first, and is found in time
 
 
 class _Weighed(NamedTuple):
-    """A batch that may be started. ``on_time``: what of it is expected to end in time; ``value``: per second."""
+    """A batch that may be started. ``value``: what it is expected to save, per second."""
 
     requests: Sequence[Request]
     counts: Mapping[str, int]
     expected_s: float
-    on_time: float
     value: float
 
 
@@ -57,7 +58,7 @@ class Orloj(Policy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.knowledge = Knowledge(setup.profile)
+        self.knowledge = Knowledge(setup.profile, setup.slo_s)
         self._sizes = setup.law.sizes()
         self._most_cost = 1.0
         self._present: Counter[str] = Counter()
@@ -201,7 +202,7 @@ class Orloj(Policy):
         return max(others, default=float("-inf")) < now_s - _PROBE_S
 
     def propose(self, now_s: float, speed: float) -> Proposal | None:
-        """The batch of the most expected on-time ends per expected second; where few wait, the one that goes before it
+        """The batch that is expected to save the most per expected second; where few wait, the one that goes before it
         if more of all end in time by that."""
         if not self.queued:
             return None
@@ -228,7 +229,7 @@ class Orloj(Policy):
         rest = {
             a: [due for due, r in zip(dues[a], of, strict=True) if r.number not in numbers] for a, of in waiting.items()
         }
-        found, (most, doubt) = best, self._in_time(rest, best, speed, 0.0)
+        found, (most, doubt) = best, self._in_time(rest, best, now_s, speed, 0.0)
         most += doubt**0.5 + _SURE
         alone = [(due, self._latencies.alone(a)[1][1]) for a, due in dues.items()]
         for a, of in waiting.items():
@@ -244,18 +245,18 @@ class Orloj(Policy):
                 )
                 if last <= len(due) and possible > most:
                     batch = self._weighed(of[first:last], {a: size}, now_s, speed)
-                    worth, _ = self._in_time({**dues, a: due[:first] + due[last:]}, batch, speed, most)
+                    worth, _ = self._in_time({**dues, a: due[:first] + due[last:]}, batch, now_s, speed, most)
                     if worth > most:
                         found, most = batch, worth
         return found
 
     def _in_time(
-        self, dues: Mapping[str, list[float]], first: _Weighed, speed: float, sought: float
+        self, dues: Mapping[str, list[float]], first: _Weighed, now_s: float, speed: float, sought: float
     ) -> tuple[float, float]:
         """How many of the first batch and of those that are due then, by application, if of the batches of one
         application whose requests are likely in time the densest goes next, again and again; and the variance. All in
         seconds from now, at speed 1. Where it cannot be more than ``sought`` it is less than that."""
-        total, at_s = first.on_time, first.expected_s * speed
+        total, at_s = self._latencies.worth(first.requests, first.counts, now_s, speed), first.expected_s * speed
         doubt = total * max(0.0, 1.0 - total / len(first.requests))
         left = [(due.copy(), self.knowledge.of(a), *self._latencies.alone(a)) for a, due in dues.items()]
         while True:
@@ -280,24 +281,26 @@ class Orloj(Policy):
 
     def _densest(self, listed: Sequence[tuple[Request, float]], now_s: float, speed: float) -> _Weighed | None:
         """Of the batches that can be formed of these, in the order of their scores; of equal ones the smaller. A run
-        longer than any that is known makes a whole batch late: what is expected in time is weighed by
+        longer than any that is known makes a whole batch late: what is expected to be saved is weighed by
         :meth:`Latencies.sure`."""
         best, least = None, 0.0  # what is worth less than that is not taken
+        urgencies = self._urgencies([r for r, _ in listed], now_s, speed)
+        most = self._most_cost * max(urgencies.values(), default=0.0)
         factors, shortest_s = self.setup.law.factors, min(map(self._means.__getitem__, self._present))
         for size in reversed(self._usable(len(listed))):
-            if self._at_most(size, shortest_s, speed) < least:
+            if most * self._fastest(size, shortest_s, speed) < least:
                 continue
             parts = self._parts(listed, factors[size], size)
             for longest_s, taken, counts in self._together(parts):
-                if self._at_most(len(taken), longest_s, speed) < least:
+                if most * self._fastest(len(taken), longest_s, speed) < least:
                     continue
                 expected_s = self._latencies.expected_s(counts, len(taken)) / speed
-                if len(taken) * self._most_cost < least * expected_s:
+                if len(taken) * most < least * expected_s:
                     continue
-                on_time = self._latencies.worth(taken, counts, now_s, speed)
-                value = on_time * self._latencies.sure(counts) / expected_s
+                saved = self._latencies.worth(taken, counts, now_s, speed, urgencies)
+                value = saved * self._latencies.sure(counts) / expected_s
                 if value > least and (best is None or value > best.value or len(taken) < len(best.requests)):
-                    best, least = _Weighed(taken, counts, expected_s, on_time, value), value * _LESS
+                    best, least = _Weighed(taken, counts, expected_s, value), value * _LESS
         return best
 
     def _together(self, parts: Mapping[str, list[Request]]) -> Iterator[tuple[float, list[Request], dict[str, int]]]:
@@ -331,9 +334,9 @@ class Orloj(Policy):
                 part.append(request)
         return parts
 
-    def _at_most(self, size: int, mean_s: float, speed: float) -> float:
-        """No batch of this size is worth more, in which a request takes at least so long on average."""
-        return size * self._most_cost * speed / (self.setup.law.factors[size] * mean_s)
+    def _fastest(self, size: int, mean_s: float, speed: float) -> float:
+        """No batch of this size ends more requests a second, of which one takes at least so long on average."""
+        return size * speed / (self.setup.law.factors[size] * mean_s)
 
     def _probe(self, speed: float) -> Proposal | None:
         """When nothing that may succeed waits."""
@@ -347,5 +350,17 @@ class Orloj(Policy):
 
     def _weighed(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> _Weighed:
         expected_s = self._latencies.expected_s(counts, len(requests)) / speed
-        on_time = self._latencies.worth(requests, counts, now_s, speed)
-        return _Weighed(requests, counts, expected_s, on_time, on_time / expected_s)
+        urgencies = self._urgencies(requests, now_s, speed)
+        saved = self._latencies.worth(requests, counts, now_s, speed, urgencies)
+        return _Weighed(requests, counts, expected_s, saved / expected_s)
+
+    def _urgencies(self, requests: Iterable[Request], now_s: float, speed: float) -> dict[int, float]:
+        """By number: how likely each is late if it does not run now. It would wait for an exponential time, as in its
+        score, here of the score's mean and all the work that waits: where much does, nobody's turn comes soon."""
+        means = self._means
+        waits_s = WAITS * self.knowledge.overall.mean_s + sum(n * means[a] for a, n in self._present.items())
+        found = {}
+        for r in requests:
+            spare_s = (r.deadline_s - now_s) * speed - means[r.application]
+            found[r.number] = max(exp(-spare_s / waits_s), _LEISURE) if spare_s > 0.0 else 1.0
+        return found

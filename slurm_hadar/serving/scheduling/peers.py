@@ -25,7 +25,7 @@ class Edf(Policy):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.knowledge = Knowledge(setup.profile)
+        self.knowledge = Knowledge(setup.profile, setup.slo_s)
         self._order: list[tuple[float, int]] = []
 
     def enqueue(self, request: Request, now_s: float) -> None:
