@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ import numpy.typing as npt
 __all__ = ["Floats", "Trial", "height", "heights", "packing_limit"]
 
 Floats = npt.NDArray[np.float64]
+_Values = TypeVar("_Values", Floats, np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +37,18 @@ class Trial:
         return width <= 1 or self.batch is None or self.batch % int(width) == 0
 
 
-def heights(budgets_s: Floats, alphas: Floats, betas: Floats, width: Fraction) -> Floats:
+def heights(budgets_s: _Values, alphas: _Values, betas: _Values, width: Fraction) -> _Values:
     """Run times in seconds at ``width`` on the fastest type, of trials with these budgets and overheads:
     ``h alpha^(1/w - 1)`` below 1, ``(h/w) beta^(w - 1)`` from 1 on (Fluid, section 4.2.2)."""
     if width < 1:
-        return budgets_s * alphas ** float(1 / width - 1)
-    return budgets_s / float(width) * betas ** float(width - 1)
+        return budgets_s * alphas ** (width.denominator / width.numerator - 1)
+    return budgets_s / float(width) * betas ** (float(width) - 1)
 
 
 def height(trial: Trial, width: Fraction) -> float:
     """Run time of one trial in seconds at ``width`` on the fastest type."""
-    budget_s, alpha, beta = (np.array([value]) for value in (trial.budget_s, trial.alpha, trial.beta))
-    return float(heights(budget_s, alpha, beta, width)[0])
+    # NumPy's numbers: what is too large is infinite, as for many
+    return float(heights(np.float64(trial.budget_s), np.float64(trial.alpha), np.float64(trial.beta), width))
 
 
 def packing_limit(iteration_s: Sequence[float]) -> int:

@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 
-import numpy as np
-
 from slurm_hadar.tuning.allocation.dispatch import dispatch
 from slurm_hadar.tuning.allocation.gpus import Gpus, Place
 from slurm_hadar.tuning.allocation.pool import GpuType, Limits, fastest_first
 from slurm_hadar.tuning.allocation.resize import grow, shrink
 from slurm_hadar.tuning.allocation.widths import Grant, Level, static_widths, water_level, within
-from slurm_hadar.tuning.trials import Trial, height, heights
+from slurm_hadar.tuning.trials import Trial, height
 
 __all__ = ["Allocator", "Form", "Running", "TuningPolicy"]
 
@@ -127,9 +125,11 @@ class Allocator:
     def start(self) -> list[Running]:
         """Who waits and fits starts, in order; who does not fit is overtaken. Who waits for any part of a GPU starts
         where it ends first, and goes on waiting if that is not free yet."""
-        waiting, started = [], []
+        waiting, started = list[tuple[Trial, Grant | None]](), list[Running]()
+        if not self.gpus.has_room:  # of thousands that wait few start at a time
+            return started
         anywhere = {} if self.policy.plain else self._dispatched()
-        for trial, grant in self.waiting:
+        for number, (trial, grant) in enumerate(self.waiting):
             places = anywhere.get(trial.trial_id) or self._places(trial, grant)
             found = next((g for g in places if self.gpus.take(trial.trial_id, g)), None)
             if found is None:
@@ -138,6 +138,9 @@ class Allocator:
             run = Running(trial, trial.budget_s, found, self._speed[found.gpu_type])
             self.running[trial.trial_id] = run
             started.append(run)
+            if not self.gpus.has_room:
+                waiting += self.waiting[number + 1 :]
+                break
         self.waiting = waiting
         return started
 
@@ -154,11 +157,9 @@ class Allocator:
             busy_s = left_s / rate_at(trial, grant.width, self._speed[grant.gpu_type])
             held[grant.gpu_type] += [max(busy_s, _LEAST_S)] * max(1, round(grant.width * parts))
         free_in_s = [[*[0.0] * (t.count * parts - len(held[t.name])), *held[t.name]] for t in types]
-        budgets, alphas, betas = (np.array([getattr(t, f) for t in anyone]) for f in ("budget_s", "alpha", "beta"))
-        small_s = heights(budgets, alphas, betas, self._part).tolist()
+        small_s = (height(trial, self._part) for trial in anyone)
         chosen = dispatch(small_s, [t.speed for t in types], free_in_s)
-        found = zip(anyone, chosen, strict=True)
-        return {trial.trial_id: [Grant(types[n].name, self._part)] for trial, n in found if n is not None}
+        return {anyone[number].trial_id: [Grant(types[n].name, self._part)] for number, n in chosen.items()}
 
     def resize(self, fixed: Collection[str] = ()) -> list[tuple[Running, bool]]:
         """DynamicFluid: widths for all that is left, on all GPUs; narrower ones first, which make room. Those that were

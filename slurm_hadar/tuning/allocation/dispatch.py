@@ -8,11 +8,9 @@ from heapq import heapify, heapreplace
 __all__ = ["dispatch", "placed"]
 
 
-def dispatch(
-    small_s: Sequence[float], speeds: Sequence[float], free_in_s: Sequence[Sequence[float]]
-) -> list[int | None]:
-    """For each trial, in order, the type on which it starts now. None: it waits, since there is nothing free, or since
-    it ends sooner on a part that comes free.
+def dispatch(small_s: Iterable[float], speeds: Sequence[float], free_in_s: Sequence[Sequence[float]]) -> dict[int, int]:
+    """By their numbers, in order, the trials that start now, and each one's type. The others wait, since there is
+    nothing free, or since they end sooner on a part that comes free. No more trials are asked for than matter.
 
     Parameters
     ----------
@@ -21,7 +19,7 @@ def dispatch(
     free_in_s: in how many seconds each part of each type comes free; 0: it is.
     """
     idle = sum(at <= 0 for parts in free_in_s for at in parts)
-    found: list[int | None] = [None] * len(small_s)
+    found = dict[int, int]()
     queue = ([seconds / speed for speed in speeds] for seconds in small_s)
     for trial, (begin_s, _, n) in enumerate(placed(queue, free_in_s) if idle else ()):
         if begin_s <= 0:

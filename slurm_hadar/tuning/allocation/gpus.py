@@ -40,6 +40,15 @@ class Gpus:
         gpus[max(open_to, key=lambda n: (n in mine, len(gpus[n])))][trial] = grant.width
         return True
 
+    @property
+    def has_room(self) -> bool:
+        """Whether there is a GPU of which a part can be had."""
+        return any(
+            len(held) < self.packed and (not held or sum(held.values()) < 1)
+            for gpus in self._parts.values()
+            for held in gpus
+        )
+
     def change(self, pool: Sequence[GpuType], kept: Collection[str]) -> None:
         """Other GPUs from now on; who is on one of the types ``kept`` stays there."""
         new: dict[str, list[dict[str, Fraction]]] = {
