@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from heapq import heappush
-from math import exp
+from math import exp, log
 from typing import NamedTuple
 
 from slurm_hadar.serving.scheduling.distribution import Distribution
@@ -29,7 +29,8 @@ _DUE = 50  # observations after which distributions are worked out anew
 _MANY = 32  # applications for which one more of what is news is waited for: to work it in looks at all of them
 _LESS = 1 - 1e-9  # of a value: above that it is as much
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
-_LEISURE = 1e-6  # who would be late that unlikely by waiting is as urgent as one to whom it never happens
+_LEAST = 1e-6  # who would be late that unlikely by waiting is as urgent as one to whom it never happens
+_LEISURE = log(_LEAST)
 _AHEAD = 48  # requests times applications: where more wait the densest is first, and is found in time
 
 
@@ -359,8 +360,6 @@ class Orloj(Policy):
         score, here of the score's mean and all the work that waits: where much does, nobody's turn comes soon."""
         means = self._means
         waits_s = WAITS * self.knowledge.overall.mean_s + sum(n * means[a] for a, n in self._present.items())
-        found = {}
-        for r in requests:
-            spare_s = (r.deadline_s - now_s) * speed - means[r.application]
-            found[r.number] = max(exp(-spare_s / waits_s), _LEISURE) if spare_s > 0.0 else 1.0
-        return found
+        by_second = speed / waits_s
+        due = ((r.number, means[r.application] / waits_s - (r.deadline_s - now_s) * by_second) for r in requests)
+        return {n: 1.0 if x >= 0.0 else exp(x) if x > _LEISURE else _LEAST for n, x in due}
