@@ -151,7 +151,7 @@ for epoch, batches in run.epochs():
     for batch in batches: step()
     ASKS
     assert batch == 3
-    print(epoch, run._saver.saved_step)
+    print(epoch, run._saver.saved_step, flush=True)
     run.also["epochs"] += 1
     if epoch == 1: os._exit(9)
 """
