@@ -59,7 +59,7 @@ class NoData:
     batch_size = None
     drawn_from = ()
 
-    def next(self) -> None:
+    def next(self, within: bool = False) -> None:
         return None
 
     def position(self) -> dict[str, int]:
