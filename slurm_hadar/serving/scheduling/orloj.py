@@ -34,13 +34,12 @@ _LEISURE = log(_LEAST)
 _AHEAD = 48  # requests times applications: where more wait the densest is first, and is found in time
 
 
-class _Weighed(NamedTuple):
-    """A batch that may be started. ``value``: what it is expected to save, per second."""
+class _Batch(NamedTuple):
+    """A batch that may be started."""
 
     requests: Sequence[Request]
     counts: Mapping[str, int]
     expected_s: float
-    value: float
 
 
 class _Tried(NamedTuple):
@@ -211,14 +210,16 @@ class Orloj(Policy):
             (r, (r.last_s - now_s) * speed / self._shortest[r.application])
             for r in self._heap(speed, now_s).best(self._sizes[-1], now_s)
         ]
-        best = self._densest(listed, now_s, speed)
+        best, value = self._densest(listed, now_s, speed)
         if best is None:
             return self._probe(speed)
         if 1 < len(self.queued) * len(self._present) <= _AHEAD:
-            best = self._first(best, now_s, speed)
-        return Proposal(best.requests, best.expected_s, best.value)
+            first = self._first(best, now_s, speed)
+            if first is not best:
+                best, value = first, self._value(first, now_s, speed)
+        return Proposal(best.requests, best.expected_s, value)
 
-    def _first(self, best: _Weighed, now_s: float, speed: float) -> _Weighed:
+    def _first(self, best: _Batch, now_s: float, speed: float) -> _Batch:
         """Of the densest batch and those of one application, in many sizes: after which the most are in time, if the
         densest ones follow. Not the densest only where that is more by the standard deviation of that number: where run
         times vary much, what is saved is not certain, and what a thinner batch takes of the worker is."""
@@ -245,14 +246,14 @@ class Orloj(Policy):
                     size - max(0, last - behind) + sum(len(d) - bisect_left(d, takes[size] + s) for d, s in alone)
                 )
                 if last <= len(due) and possible > most:
-                    batch = self._weighed(of[first:last], {a: size}, now_s, speed)
+                    batch = _Batch(of[first:last], {a: size}, takes[size] / speed)
                     worth, _ = self._in_time({**dues, a: due[:first] + due[last:]}, batch, now_s, speed, most)
                     if worth > most:
                         found, most = batch, worth
         return found
 
     def _in_time(
-        self, dues: Mapping[str, list[float]], first: _Weighed, now_s: float, speed: float, sought: float
+        self, dues: Mapping[str, list[float]], first: _Batch, now_s: float, speed: float, sought: float
     ) -> tuple[float, float]:
         """How many of the first batch and of those that are due then, by application, if of the batches of one
         application whose requests are likely in time the densest goes next, again and again; and the variance. All in
@@ -280,11 +281,13 @@ class Orloj(Policy):
             del due[begin : begin + size]
             at_s += takes[size]
 
-    def _densest(self, listed: Sequence[tuple[Request, float]], now_s: float, speed: float) -> _Weighed | None:
-        """Of the batches that can be formed of these, in the order of their scores; of equal ones the smaller. A run
-        longer than any that is known makes a whole batch late: what is expected to be saved is weighed by
-        :meth:`Latencies.sure`."""
-        best, least = None, 0.0  # what is worth less than that is not taken
+    def _densest(
+        self, listed: Sequence[tuple[Request, float]], now_s: float, speed: float
+    ) -> tuple[_Batch | None, float]:
+        """Of the batches that can be formed of these, in the order of their scores, and what it is expected to save,
+        per second; of equal ones the smaller. A run longer than any that is known makes a whole batch late: what is
+        expected to be saved is weighed by :meth:`Latencies.sure`."""
+        best, worth, least = None, 0.0, 0.0  # what is worth less than that is not taken
         urgencies = self._urgencies([r for r, _ in listed], now_s, speed)
         most = self._most_cost * max(urgencies.values(), default=0.0)
         factors, shortest_s = self.setup.law.factors, min(map(self._means.__getitem__, self._present))
@@ -300,9 +303,9 @@ class Orloj(Policy):
                     continue
                 saved = self._latencies.worth(taken, counts, now_s, speed, urgencies)
                 value = saved * self._latencies.sure(counts) / expected_s
-                if value > least and (best is None or value > best.value or len(taken) < len(best.requests)):
-                    best, least = _Weighed(taken, counts, expected_s, value), value * _LESS
-        return best
+                if value > least and (best is None or value > worth or len(taken) < len(best.requests)):
+                    best, worth, least = _Batch(taken, counts, expected_s), value, value * _LESS
+        return best, worth
 
     def _together(self, parts: Mapping[str, list[Request]]) -> Iterator[tuple[float, list[Request], dict[str, int]]]:
         """The longest mean, the requests, and how many of each application: of the shortest application, of the two
@@ -349,11 +352,10 @@ class Orloj(Policy):
         """Sizes up to the one that takes so many."""
         return [k for k, before in zip(self._sizes, (0, *self._sizes), strict=False) if before < count]
 
-    def _weighed(self, requests: Sequence[Request], counts: Mapping[str, int], now_s: float, speed: float) -> _Weighed:
-        expected_s = self._latencies.expected_s(counts, len(requests)) / speed
-        urgencies = self._urgencies(requests, now_s, speed)
-        saved = self._latencies.worth(requests, counts, now_s, speed, urgencies)
-        return _Weighed(requests, counts, expected_s, saved / expected_s)
+    def _value(self, batch: _Batch, now_s: float, speed: float) -> float:
+        """What it is expected to save, per second."""
+        urgencies = self._urgencies(batch.requests, now_s, speed)
+        return self._latencies.worth(batch.requests, batch.counts, now_s, speed, urgencies) / batch.expected_s
 
     def _urgencies(self, requests: Iterable[Request], now_s: float, speed: float) -> dict[int, float]:
         """By number: how likely each is late if it does not run now. It would wait for an exponential time, as in its
