@@ -18,6 +18,7 @@ from itertools import count, islice
 from typing import Any
 
 from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.batches.fetched import Fetched, base_of
 from slurm_hadar.runtime.batches.generators import counts_of_data, generators_in, generators_of, held_by
 from slurm_hadar.runtime.batches.kept import Kept, mark_ours
 from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
@@ -42,6 +43,7 @@ class Feed:
     models: whose own generators are kept with the position, too.
 
     A plain ``DataLoader`` over a dataset with indices leaves out batches without loading them. Others are gone through.
+    Of one that Accelerate has prepared the batch that is fetched ahead is fetched again from the random states of then.
     With worker processes that draw random numbers themselves (augmentation), an epoch resumed in its middle sees the
     same samples, but other random numbers in the workers.
     """
@@ -62,6 +64,9 @@ class Feed:
         known = {id(one) for one in self.drawn_from}
         self._generators += [one for one in generators_in(models or {}) if id(one.of) not in known]
         self._loader = _positioned(source, batch, shares)
+        self._fetched = None if (base := base_of(source)) is None else Fetched(base, self._generators)
+        if self._fetched is not None:
+            source.base_dataloader = self._fetched
         self._iterator: Iterator[Any] | None = None
         self._first: list[Any] = []
         self._unused = 0
@@ -210,12 +215,13 @@ class Feed:
 
     def random_states(self) -> dict[str, Any]:
         """This rank's random states: now, and at the beginning of the epoch, None if that is still to come; how many
-        loaders of the script's own keep workers, which have drawn from them; and where it is, which may be elsewhere
-        where its data are."""
+        loaders of the script's own keep workers, which have drawn from them; those before the batch that was fetched
+        ahead; and where it is, which may be elsewhere where its data are."""
         kept = {"now": Kept.count(), "epoch": self._epoch_kept}
         epoch = self._epoch_rng if self._iterator is not None else None
         states = {"now": rng.capture(self._generators), "epoch": epoch, "kept": kept}
-        return {**states, "position": self.position()}
+        ahead = self._fetched.before if self._fetched is not None and self._iterator is not None else None
+        return {**states, "ahead": ahead, "position": self.position()}
 
     def restore(self, position: dict[str, int], states: dict[str, Any] | None) -> None:
         """Go to ``position``. Without ``states`` (a rank that did not exist) the present random states are used."""
@@ -230,6 +236,8 @@ class Feed:
         elif position["index"] or begun is not None:
             if begun is not None:
                 rng.restore(begun, self._generators)
+            if self._fetched is not None and states is not None and position == states.get("position"):
+                self._fetched.again(states.get("ahead"))
             self._begin(skip=position["index"])
             self.index = position["index"]
             if not self.index:

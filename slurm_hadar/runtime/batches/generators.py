@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from slurm_hadar.runtime.batches.fetched import Fetched
 from slurm_hadar.runtime.batches.lists import changed_lists
 
 __all__ = ["counts_of_data", "followed", "generators_in", "generators_of", "generators_within", "held_by"]
@@ -142,6 +143,8 @@ def _held(source: Any, most: int = _MOST, deepest: int = _DEEPEST) -> Iterator[t
         if depth == deepest or drawn is not None:
             continue
         for name, value in _inside(one):
+            if type(value) is Fetched:  # it stands for the loader
+                value = value.loader
             if not isinstance(value, _PLAIN) and id(value) not in seen:
                 seen.add(id(value))
                 queue.append((f"{path}.{name}", depth + 1, value))

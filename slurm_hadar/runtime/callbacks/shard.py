@@ -18,6 +18,7 @@ from typing import Any
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import enter, warm_up
+from slurm_hadar.runtime.batches.fetched import base_of
 from slurm_hadar.runtime.batches.generators import generators_of
 from slurm_hadar.runtime.workers.gang import Gang
 
@@ -146,17 +147,11 @@ class Placed:
 
     def _take(self, loader: Any) -> None:
         """A stream that one worker reads for all is not placed: what its loader draws, the others do not see."""
-        from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
-        from torch.utils.data import DataLoader
-
-        base = getattr(loader, "base_dataloader", None)
-        whole = isinstance(loader, DataLoaderShard) or (
-            isinstance(loader, DataLoaderDispatcher) and self._gang.world == 1
-        )
-        if whole and type(base) is DataLoader:
+        base = base_of(loader)
+        if base is not None:
             self._batches = loader.base_dataloader = _Batches(base, self._start)
             return
-        warm_up(base if base is not None else loader)
+        warm_up(getattr(loader, "base_dataloader", loader))
         if self._gang.leads:
             say("WARNING: only the Trainer itself can find its place in these batches: resumed, it may see others")
 

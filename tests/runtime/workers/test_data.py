@@ -195,6 +195,13 @@ def _by_functions_own() -> Callable[[], Iterator[int]]:
     return lambda: iter(dice.permutation(5).tolist())
 
 
+def _prepared(*given: Any, dispatched: bool = False, **options: Any) -> Any:
+    """As Accelerate prepares it: a batch is fetched before the one that is given is used."""
+    prepare = pytest.importorskip("accelerate.data_loader").prepare_data_loader
+    device = torch.device("cpu")
+    return prepare(DataLoader(*given, **options), device=device, put_on_device=dispatched, dispatch_batches=dispatched)
+
+
 def _numbers() -> Iterator[Any]:
     for _ in range(5):
         yield random.random()
@@ -243,6 +250,10 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "another function's": _by_anothers,
     "a stream's own count": lambda: DataLoader(CountingStream(), 4),
     "a sampler's own state": lambda: DataLoader(range(20), 4, sampler=Stateful()),
+    "fetched ahead": lambda: _prepared(Loaded(), 4, shuffle=True),
+    "fetched ahead for all": lambda: _prepared(Loaded(), 4, shuffle=True, dispatched=True),
+    "fetched ahead, numpy's": lambda: _prepared(Noisy(), 4, shuffle=True),
+    "fetched ahead, its own count": lambda: _prepared(Loaded(), 4, sampler=Counting()),
     "none": lambda: None,
 }
 STEPS = 13
@@ -295,6 +306,16 @@ def test_an_epoch_whose_first_batch_is_not_used_yet_has_begun(name: str, used: b
     again = Feed(SOURCES[name]())
     again.restore(position, states)
     assert values(again, 7) == expected
+
+
+def test_a_prepared_loader_is_what_it_was_for_others() -> None:
+    """Scripts ask for its class and its length; a second training may have it."""
+    loader = _prepared(Noisy(), 4, shuffle=True)
+    held = [Feed(loader).drawn_from for _ in range(2)]
+    again = Feed(loader)
+    assert isinstance(loader, DataLoader) and len(loader) == 5
+    assert held[0] and all(one is other for one, other in zip(*held, strict=True))
+    assert again.is_over(loader.dataset) and len(values(again, 7)) == 7
 
 
 def test_generators_without_a_state_are_left_alone() -> None:
