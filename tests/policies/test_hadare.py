@@ -138,10 +138,15 @@ def test_for_the_total_time_the_longest_gets_most(copies: Any, snapshot: Any) ->
     assert nodes_of(plan, "2") and len(nodes_of(plan, "2")) == 4
 
 
-def test_a_copy_must_earn_its_start(copies: Any, snapshot: Any) -> None:
-    """Done in 60 s on the fastest GPU, a restart takes 30: nothing to be gained by a second copy."""
-    plan = decide(snapshot(copies(steps=600.0), NODES))
-    assert nodes_of(plan, "7") == ["a"]
+def test_a_copy_on_idle_gpus_must_earn_its_start(copies: Any, snapshot: Any) -> None:
+    """Which takes 30 s. Where 40 s are left, a second one would work for 5 s of the last 35."""
+    first, *rest = copies()
+    nodes = {}
+    for left_s in (120.0, 60.0, 40.0):
+        jobs = [replace(c, total_steps=10.0 * left_s) for c in (started(first, "a", "v100"), *rest)]
+        plan = decide(snapshot(jobs, NODES))
+        nodes[left_s] = nodes_of(plan, "7")
+    assert nodes == {120.0: list("abcd"), 60.0: ["a", "b"], 40.0: ["a"]}
     assert plan.waits["7_4"].tier is Tier.POLICY
     assert "too soon" in plan.waits["7_4"].why
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_hadar.model import Placement
 from slurm_hadar.policies.hadar.lookahead.outlook import Floats
-from slurm_hadar.policies.hadare.parents import LEAST_SHARE, WORTH_A_START, Parent
+from slurm_hadar.policies.hadare.parents import LEAST_SHARE, WORTH_IDLE, Parent
 from slurm_hadar.policies.toolkit.ledger import Ledger
 
 __all__ = ["fill"]
@@ -68,7 +68,7 @@ class _Filling:
         speed, steps = self.speed[rows, None], self.steps[rows, None]
         start_s, round_s = self.start_s[rows, None], self.arena.snapshot.round_s
         left_s, end_s = steps / speed, (steps + more * start_s) / (speed + more)
-        worth = (more > LEAST_SHARE * speed) & (end_s - start_s >= WORTH_A_START * start_s)
+        worth = (more > LEAST_SHARE * speed) & (end_s - start_s >= WORTH_IDLE * start_s)
         squared = np.maximum(left_s, round_s) * np.maximum(end_s, round_s)
         return np.where(worth, self.weight[rows, None] * np.maximum(left_s - end_s, 0.0) / squared, 0.0)
 

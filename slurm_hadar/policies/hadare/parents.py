@@ -8,9 +8,10 @@ from slurm_hadar.model import Fork, Job, Placement, Snapshot
 from slurm_hadar.policies.toolkit.copies import Family, fastest
 from slurm_hadar.policies.toolkit.ledger import Ledger
 
-__all__ = ["LEAST_SHARE", "WORTH_A_START", "Parent", "parents_of", "with_parents"]
+__all__ = ["LEAST_SHARE", "WORTH_A_START", "WORTH_IDLE", "Parent", "parents_of", "with_parents"]
 
-WORTH_A_START = 2.0  # a new copy must work for so many times as long as its start takes, as in the base plan
+WORTH_A_START = 2.0  # where others could have its GPUs a copy must work for so many times as long as its start takes,
+WORTH_IDLE = 0.5  # and where they are idle for this part of it: one that takes somewhat longer gains nothing then
 LEAST_SHARE = 0.02  # of its parent's speed: what is slower does not even make up for the consolidations
 
 
@@ -51,8 +52,8 @@ class Parent:
 
     @property
     def pays_a_start(self) -> bool:
-        """Whether there is time left in which a new copy could earn its start, however slow it is."""
-        return self.left_s >= (1.0 + WORTH_A_START) * self.lead_job.restart_cost_s
+        """Whether there is time left in which a new copy on idle GPUs could earn its start, however slow it is."""
+        return self.left_s >= (1.0 + WORTH_IDLE) * self.lead_job.restart_cost_s
 
     def give(self, copy: Job, placement: Placement, ledger: Ledger | None = None) -> None:
         """The copy gets the placement, out of the ``ledger`` unless it has it in any case."""

@@ -31,7 +31,7 @@ class HadarE(Hadar):
     * The base plan is Hadar's, played forward where Hadar's own is, over plain jobs and one copy of each parent.
     * Copies that run go on where nobody else was given their GPUs; idle GPUs get the new copies that do most of a job
       in a second (with ``objective=ttd`` or ``frontier`` above 0.5: copies of the parent that has longest to go),
-      unless the parent would be done before that works twice as long as its start takes.
+      unless the parent would be done before that works half as long as its start takes.
     * A parent with ``fork=auto`` also takes GPUs of other parents, where its earlier end serves all
       (:mod:`slurm_hadar.policies.hadare.line`): they have the nodes one after the other, but for those that are worth
       more to whoever is behind. It takes those of jobs that are not forked, and any while such jobs wait, only where it
