@@ -64,14 +64,19 @@ class Kind:
     weight: float
 
 
-def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> tuple[TracedRequest, ...]:
-    """Of a file, or drawn by a text such as ``poisson:load=0.7``; by arrival. Raises TraceError.
+def read_trace(
+    source: str, assume: Callable[[str], None] = lambda _: None, *, timed: bool = False
+) -> tuple[TracedRequest, ...]:
+    """Of a file, or drawn by a text such as ``poisson:load=0.7``; by arrival. Raises TraceError, with ``timed`` also
+    where one has no deadline.
 
     ``assume`` is told what had to be assumed: ``deadline_s`` is a time on the clock of ``arrival_s``, but where one
     lies before its arrival, all are taken as spans after each arrival, as in traces of jobs. Not where most lie after
     their arrivals and become later with them: then the one is a mistake, which is refused.
     """
     if is_drawn(source):
+        if timed:
+            raise TraceError(f"{source}: drawn requests have no deadlines: give --slo, such as 100ms or 1.5xP99")
         return drawn(source)
     path = Path(source)
     with reading(path):
@@ -79,6 +84,8 @@ def read_trace(source: str, assume: Callable[[str], None] = lambda _: None) -> t
     found = [(_request(row, where), where) for where, row in rows(text.splitlines(), source, COLUMNS[:3], COLUMNS[3:])]
     if not found:
         raise TraceError(f"{source}: has no requests, only a header; add a line for each request")
+    if timed and (bare := next((where for request, where in found if math.isnan(request.deadline_s)), None)):
+        raise TraceError(f"{bare}: has no deadline_s: add it, or give --slo for all")
     requests = [request for request, _ in found]
     if (early := next((where for request, where in found if request.deadline_s < request.arrival_s), None)) is not None:
         requests = _by_spans(found, early)
@@ -183,14 +190,9 @@ def _kinds(text: str, where: str) -> list[Kind]:
     return kinds
 
 
-def with_slo(trace: Sequence[TracedRequest], slo: str | None) -> tuple[TracedRequest, ...]:
-    """With deadlines by ``100ms`` after arrival, or ``1.5xP99``: so many times the 99th percentile of run times. None:
-    the trace's own. Raises ConfigError where there is neither."""
-    if slo is None:
-        bare = next((r for r in trace if math.isnan(r.deadline_s)), None)
-        if bare is not None:
-            raise ConfigError(f"the request of {bare.arrival_s:g} s has no deadline_s: add the column, or give --slo")
-        return tuple(trace)
+def with_slo(trace: Sequence[TracedRequest], slo: str) -> tuple[TracedRequest, ...]:
+    """With deadlines by ``100ms`` after arrival, or ``1.5xP99``: so many times the 99th percentile of run times. Raises
+    ConfigError."""
     text = slo.lower()
     if text.endswith("xp99"):
         ordered = sorted(r.exec_s for r in trace)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_hadar.cli.main import hadar
-from slurm_hadar.errors import ConfigError, TraceError
+from slurm_hadar.errors import TraceError
 from slurm_hadar.serving.trace import drawn, read_trace, with_slo, write_trace
 
 HEAD = "arrival_s,application,exec_s,deadline_s\n"
@@ -161,9 +161,13 @@ def test_rates_and_shares_are_those_asked_for() -> None:
         assert sum(r.exec_s for r in trace) / 2000 == pytest.approx(0.7, rel=0.1)
 
 
-def test_deadlines_need_a_source() -> None:
-    with pytest.raises(ConfigError, match="--slo"):
-        with_slo(drawn("poisson:rate=5,seconds=9"), None)
+def test_deadlines_need_a_source(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(HEAD + "0,a,0.01,0.5\n1,a,0.01,\n")
+    with pytest.raises(TraceError, match=r"trace\.csv:3: has no deadline_s: add it, or give --slo"):
+        read_trace(str(file), timed=True)
+    with pytest.raises(TraceError, match="drawn requests have no deadlines: give --slo"):
+        read_trace("poisson:rate=5,seconds=9", timed=True)
 
 
 def test_the_command_says_it_in_json(tmp_path: Path) -> None:

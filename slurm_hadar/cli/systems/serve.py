@@ -259,7 +259,9 @@ def simulate(
     clock of arrival_s; where one lies before its arrival_s, all are taken as seconds after it, which is said, unless
     most lie after theirs and become later with them: then the one is refused as a mistake.
     """
-    trace = with_slo(read_trace(source, _assume), slo)
+    trace = read_trace(source, _assume, timed=slo is None)
+    if slo is not None:
+        trace = with_slo(trace, slo)
     options = ServeOptions(BatchLaw.linear(g, largest), _speeds(speeds), profiled)
     result = run_simulation(trace, Name(name), options)
     if json_file is not None:
