@@ -152,16 +152,13 @@ def _other_gres(job: SlurmJob) -> str:
 
 
 def _resize(job: SlurmJob, record: JobRecord, nodes: int, each: int) -> tuple[tuple[str, str], ...]:
-    request = job.gpus[0] if job.gpus else None
-    same_gpus = request is not None and (
-        (request.per == "node" and request.count == each)
-        or (request.per == "job" and nodes == 1 and request.count == each)
-        or request.per == "task"
-    )
-    if same_gpus and job.num_nodes == nodes and job.max_nodes == nodes:
-        return ()
+    there = job.num_nodes == nodes and job.max_nodes == nodes
     if by_task(job):
-        return (("NumNodes", f"{nodes}-{nodes}"),)
+        return () if there else (("NumNodes", f"{nodes}-{nodes}"),)
+    request = job.gpus[0] if job.gpus else None
+    same_for = request.per if request is not None and request.count == each else None
+    if there and (same_for == "node" or (same_for == "job" and nodes == 1)):
+        return ()
     per_gpu = record.tasks == record.workers > record.nodes
     tasks = nodes * each if per_gpu else record.tasks if nodes == record.nodes else nodes
     # a new number of GPUs makes Slurm forget how many CPUs belong to each

@@ -19,7 +19,8 @@ __all__ = ["FAIR_SHARES", "chance_late", "delay_costs", "due_s", "hastened", "lo
 
 FAIR_SHARES = ("none", "user", "account")
 _FAIREST = 8.0  # nobody's jobs count more than this many times as much, or as little, as they would
-_KEPT = 10.0  # what a deadline that is kept counts: in jobs, and in mean run times
+_URGENT = 10.0  # times as much as others counts who would keep its deadline only if it ran at once
+_MISSED = 10.0  # mean run times: what a deadline that is missed costs in completion time
 _SOON = 4.0  # mean run times: a deadline that is further off leaves time for others first
 
 
@@ -71,7 +72,7 @@ def chance_late(outlook: Outlook, end_s: Floats, due_s: Floats) -> Floats:
 
 def loss_late(outlook: Outlook) -> float:
     """What a deadline that is missed costs, in seconds of a job's completion time: ten mean run times."""
-    return _KEPT * float(outlook.best_s.mean())
+    return _MISSED * float(outlook.best_s.mean())
 
 
 def hastened(weights: Floats, outlook: Outlook, due_s: Floats) -> Floats:
@@ -80,7 +81,7 @@ def hastened(weights: Floats, outlook: Outlook, due_s: Floats) -> Floats:
     Vepsalainen and Morton, Management Science 1987); nothing where it is lost."""
     left_s = outlook.best_s
     close = np.exp(-np.maximum(0.0, due_s - left_s) / (_SOON * max(1.0, float(left_s.mean()))))
-    return _relative(weights * (1.0 + (_KEPT - 1.0) * close * (1.0 - chance_late(outlook, left_s, due_s))))
+    return _relative(weights * (1.0 + (_URGENT - 1.0) * close * (1.0 - chance_late(outlook, left_s, due_s))))
 
 
 def _relative(weights: Floats) -> Floats:
