@@ -147,6 +147,19 @@ class CountingStream(IterableDataset[int]):
         yield from torch.randperm(20, generator=dice).tolist()
 
 
+class Buckets(Sampler[list[int]]):
+    """Batches of samples of about one length; these, and what is in them, are shuffled in place."""
+
+    def __init__(self) -> None:
+        self.buckets = [list(range(n, n + 4)) for n in range(0, 20, 4)]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        random.shuffle(self.buckets)
+        for bucket in self.buckets:
+            random.shuffle(bucket)
+        yield from map(list, self.buckets)
+
+
 class Stateful(Sampler[int]):
     """Says itself what its state is."""
 
@@ -251,6 +264,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "another function's": _by_anothers,
     "a stream's own count": lambda: DataLoader(CountingStream(), 4),
     "a sampler's own state": lambda: DataLoader(range(20), 4, sampler=Stateful()),
+    "buckets in a list": lambda: DataLoader(range(20), batch_sampler=Buckets()),
     "fetched ahead": lambda: _prepared(Loaded(), 4, shuffle=True),
     "fetched ahead for all": lambda: _prepared(Loaded(), 4, shuffle=True, dispatched=True),
     "fetched ahead, numpy's": lambda: _prepared(Noisy(), 4, shuffle=True),
