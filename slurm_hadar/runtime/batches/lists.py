@@ -115,8 +115,8 @@ class _Buckets:
             bucket[:] = numbers
         self.of[:] = [bucket for bucket, _ in self._first]
         if state is not None:
-            numbers = iter(_unpacked(state["indices"]))
-            self.of[:] = [list(islice(numbers, size)) for size in _unpacked(state["sizes"])]
+            indices = iter(_unpacked(state["indices"]))
+            self.of[:] = [list(islice(indices, size)) for size in _unpacked(state["sizes"])]
 
     def manual_seed(self, seed: int) -> None:
         """They are no chance."""
