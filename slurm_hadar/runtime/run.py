@@ -117,6 +117,7 @@ class Run:
         """
         while self.step < self.total_steps or (self._feed.index and not self._stopped):
             self._in_epoch = True
+            self._forgotten.numbers.before_epoch()
             try:
                 yield self.epoch, Epoch(self._feed, self._rest_of_epoch, self._feed.index)
             finally:  # left early, too
@@ -128,6 +129,7 @@ class Run:
 
     def _rest_of_epoch(self) -> Iterator[Any]:
         self._left_epoch = self._has_left
+        self._forgotten.numbers.begin_epoch()
         return iter(()) if self._has_left else self._begin_loop(within_epoch=True)
 
     def _save_epoch(self) -> None:

@@ -7,6 +7,7 @@ put back. Shuffles are exactly those of an ordinary loop over the same loader; n
 
 from __future__ import annotations
 
+import functools
 import gc
 import hashlib
 import inspect
@@ -19,12 +20,12 @@ from typing import Any
 
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.fetched import Fetched, base_of
-from slurm_hadar.runtime.batches.generators import counts_of_data, generators_in, generators_of, held_by
-from slurm_hadar.runtime.batches.kept import Kept, mark_ours
-from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
+from slurm_hadar.runtime.batches.generators import counts_of_data, generators_in, generators_of, has_spawned, held_by
+from slurm_hadar.runtime.batches.kept import Kept
+from slurm_hadar.runtime.batches.positioned import positioned
 from slurm_hadar.runtime.batches.shares import Shares
 
-__all__ = ["OVER", "Feed", "enter", "warm_up"]
+__all__ = ["OVER", "Feed"]
 
 _NEAR, _FEW = 4, 1000  # of what iterators hold
 OVER: Any = object()  # instead of a batch: the epoch has no more
@@ -63,11 +64,12 @@ class Feed:
         self._generators = generators_of(source)
         known = {id(one) for one in self.drawn_from}
         self._generators += [one for one in generators_in(models or {}) if id(one.of) not in known]
-        self._loader = _positioned(source, batch, shares)
+        self._loader = positioned(source, batch, shares)
         self._fetched = None if (base := base_of(source)) is None else Fetched(base, self._generators)
         if self._fetched is not None:
             source.base_dataloader = self._fetched
         self._iterator: Iterator[Any] | None = None
+        self._resumed: Callable[[], None] | None = None  # enters the epoch that a run is resumed in
         self._first: list[Any] = []
         self._unused = 0
         self._seed: int | None = None
@@ -80,6 +82,7 @@ class Feed:
         """The next batch; a used-up epoch is followed by the next or, where only one is asked for (``within``), by
         OVER. Raises ValueError if an epoch has none."""
         while True:
+            self._enter_resumed()
             if self._iterator is None:
                 self._begin(skip=0)
             try:
@@ -102,7 +105,7 @@ class Feed:
     def next_epoch(self) -> None:
         """What is left of the epoch is left out."""
         self.epoch, self.index, self._iterator = self.epoch + 1, 0, None
-        self._first, self._unused = [], 0
+        self._first, self._unused, self._resumed = [], 0, None
 
     @property
     def used_up(self) -> bool:
@@ -217,6 +220,7 @@ class Feed:
         """This rank's random states: now, and at the beginning of the epoch, None if that is still to come; how many
         loaders of the script's own keep workers, which have drawn from them; those before the batch that was fetched
         ahead; and where it is, which may be elsewhere where its data are."""
+        self._enter_resumed()
         kept = {"now": Kept.count(), "epoch": self._epoch_kept}
         epoch = self._epoch_rng if self._iterator is not None else None
         states = {"now": rng.capture(self._generators), "epoch": epoch, "kept": kept}
@@ -224,27 +228,42 @@ class Feed:
         return {**states, "ahead": ahead, "position": self.position()}
 
     def restore(self, position: dict[str, int], states: dict[str, Any] | None) -> None:
-        """Go to ``position``. Without ``states`` (a rank that did not exist) the present random states are used."""
-        self.epoch, self.index, self._iterator = position["epoch"], 0, None
-        kept = (states or {}).get("kept", {"now": 0, "epoch": 0})
+        """Go to ``position``. Without ``states`` (a rank that did not exist) the present random states are used.
+
+        Its epoch is entered when a batch is asked for: loader workers and functions of the script are then to see what
+        it sets at the epoch's beginning, as they did before.
+        """
+        self.epoch, self.index, self._iterator = position["epoch"], position["index"], None
         begun = (states or {}).get("epoch")
-        Kept.resume(kept["epoch"])
         if self._loader is not None and self.epoch:
             self._loader.warm_up()
-        if self.source is None:
-            self.index = position["index"]
-        elif position["index"] or begun is not None:
-            if begun is not None:
-                rng.restore(begun, self._generators)
-            if self._fetched is not None and states is not None and position == states.get("position"):
-                self._fetched.again(states.get("ahead"))
-            self._begin(skip=position["index"])
-            self.index = position["index"]
-            if not self.index:
-                self._first = self._drawn_first()
+        if self.source is not None and (self.index or begun is not None):
+            self._resumed = functools.partial(self._enter, position, states or {})
         if states is not None:
+            if any(map(has_spawned, states["now"]["generators"])):
+                self._enter_resumed()
             rng.restore(states["now"], self._generators)
-        Kept.resume(kept["now"])
+        Kept.resume((states or {}).get("kept", {"now": 0})["now"])
+
+    def _enter_resumed(self) -> None:
+        if self._resumed is not None:
+            self._resumed()
+            self._resumed = None
+
+    def _enter(self, position: dict[str, int], states: dict[str, Any]) -> None:
+        """Begin the epoch as it was begun, and leave out what was used of it."""
+        now, kept = rng.capture(self._generators), Kept.count()
+        if (begun := states.get("epoch")) is not None:
+            Kept.resume(states.get("kept", {"epoch": 0})["epoch"])
+            rng.restore(begun, self._generators)
+        if self._fetched is not None and position == states.get("position"):
+            self._fetched.again(states.get("ahead"))
+        self._begin(skip=position["index"])
+        if not position["index"]:
+            self._first = self._drawn_first()
+        if states:
+            rng.restore(now, self._generators)
+            Kept.resume(kept)
 
     def _begin(self, skip: int) -> None:
         self._epoch_rng, self._epoch_kept = rng.capture(self._generators), Kept.count()
@@ -315,141 +334,6 @@ def _called(source: Callable[..., Iterable[Any]], epoch: int) -> Iterable[Any]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     needed = any(p.kind in kinds and p.default is p.empty for p in parameters.values())
     return source(epoch) if needed else source()
-
-
-def enter(loader: Any, skip: int, first: bool) -> Iterator[Any] | None:
-    """An epoch of a ``DataLoader`` without its first ``skip`` batches, which are not loaded.
-
-    None where only going through the batches leads there. Random numbers are drawn as by a whole epoch, the ``first``
-    or a later one.
-    """
-    positioned = _positioned(loader, None, None)
-    if positioned is None:
-        return None
-    if not first:
-        positioned.warm_up()
-    return positioned.begin(skip, 0)
-
-
-def warm_up(loader: Any) -> None:
-    """Give a loader that keeps its workers the iterator that it has after its first epoch: to make it draws a random
-    number, which later epochs do not. The random states stay as they are."""
-    if getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is None:
-        generators = generators_of(loader)
-        states = rng.capture(generators)
-        iter(loader)
-        rng.restore(states, generators)
-
-
-class _Entries:
-    """A sampler's entries without the first ``skip``.
-
-    When those are drawn matters, since drawing may use random numbers: like an ordinary first entry, after what the
-    loader itself draws at the beginning of an epoch, hence not at once.
-    """
-
-    def __init__(self, sampler: Any, skip: int) -> None:
-        self._entries, self._skip = iter(sampler), skip
-
-    def __iter__(self) -> _Entries:
-        return self
-
-    def __next__(self) -> Any:
-        self.drop()
-        return next(self._entries)
-
-    def drop(self) -> None:
-        """Draw what is to be left out, if that has not been done."""
-        skip, self._skip = self._skip, 0
-        for _ in islice(self._entries, skip):
-            pass
-
-
-class _Skipping:
-    """A sampler in front of another that leaves out the first ``skip`` entries of each epoch."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.skip = 0
-        self.entries = _Entries((), 0)
-
-    def __iter__(self) -> _Entries:
-        self.entries = _Entries(self._inner, self.skip)  # a loader with workers asks twice
-        return self.entries
-
-    def __len__(self) -> int:
-        return len(self._inner)
-
-
-class _Positioned:
-    """A copy of a DataLoader that can begin in the middle of an epoch."""
-
-    def __init__(self, loader: Any, batch: int | None, shares: Shares | None) -> None:
-        from torch.utils.data import DataLoader
-
-        batched = loader.batch_sampler is not None
-        entries = loader.batch_sampler if batched else loader.sampler
-        if batch is not None:
-            entries = _batches_of(loader, batch, shares)
-        self.shared = entries if isinstance(entries, SharedBatchSampler) else None
-        self.ahead = (loader.prefetch_factor or 0) * loader.num_workers
-        self.skipping = _Skipping(entries)
-        names = "num_workers collate_fn pin_memory timeout worker_init_fn generator persistent_workers in_order"
-        options = {n: getattr(loader, n) for n in names.split() if hasattr(loader, n)}
-        if loader.num_workers:
-            options["prefetch_factor"] = loader.prefetch_factor
-            options["multiprocessing_context"] = loader.multiprocessing_context
-        order = {"batch_sampler": self.skipping} if batched else {"batch_size": None, "sampler": self.skipping}
-        self._loader = DataLoader(loader.dataset, **order, **options)
-        mark_ours(self._loader)
-
-    def __len__(self) -> int:
-        return len(self.skipping)
-
-    def warm_up(self) -> None:
-        self.skipping.skip = 0
-        warm_up(self._loader)
-
-    def begin(self, skip: int, first_turn: int) -> Iterator[Any]:
-        """An epoch without its first ``skip`` batches. All random numbers for leaving them out are drawn on return.
-
-        ``first_turn``: of the loop, in which the epoch's first batch is or would have been used.
-        """
-        self.skipping.skip = skip
-        if self.shared is not None:
-            self.shared.first_turn = first_turn
-        batches = iter(self._loader)
-        self.skipping.entries.drop()
-        return batches
-
-
-def _batches_of(loader: Any, batch: int, shares: Shares | None) -> Any:
-    """The batch sampler that a gang with a global batch uses instead of the loader's own."""
-    from torch.utils.data import BatchSampler
-
-    own = loader.batch_sampler
-    if isinstance(own, SharedBatchSampler):
-        if shares is not None:
-            own.bind(shares)
-        return own
-    if type(own) is not BatchSampler:
-        raise ValueError("global_batch= needs a DataLoader with batch_size=, without a batch sampler of its own")
-    if shares is None:
-        return BatchSampler(own.sampler, batch, own.drop_last)
-    return SharedBatchSampler.over(own.sampler, shares, own.drop_last)
-
-
-def _positioned(source: Any, batch: int | None, shares: Shares | None) -> _Positioned | None:
-    """None where only going through the batches leads to a position: not a plain loader, or data without indices."""
-    if source is None:
-        return None
-    from torch.utils.data import DataLoader, IterableDataset
-
-    if type(source) is not DataLoader or isinstance(source.dataset, IterableDataset):
-        if batch is not None and isinstance(source, DataLoader):
-            raise ValueError("global_batch= needs a plain DataLoader over a dataset with indices")
-        return None
-    return _Positioned(source, batch, shares)
 
 
 def _set_epoch(source: Any, epoch: int) -> None:

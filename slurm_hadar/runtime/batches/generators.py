@@ -21,7 +21,15 @@ from typing import Any
 from slurm_hadar.runtime.batches.fetched import Fetched
 from slurm_hadar.runtime.batches.lists import changed_lists
 
-__all__ = ["counts_of_data", "followed", "generators_in", "generators_of", "generators_within", "held_by"]
+__all__ = [
+    "counts_of_data",
+    "followed",
+    "generators_in",
+    "generators_of",
+    "generators_within",
+    "has_spawned",
+    "held_by",
+]
 
 _MOST = 20_000  # of objects that are looked at: some milliseconds
 _WIDEST = 1024  # of lists and dicts: longer ones are data
@@ -312,6 +320,11 @@ class _NumPy:
         return getattr(getattr(self.of, "seed_seq", None), "n_children_spawned", 0)
 
 
+def has_spawned(state: Any) -> bool:
+    """Whether a generator of this state cannot go back to where it had made fewer of itself."""
+    return isinstance(state, dict) and _SPAWNED in state
+
+
 class _RandomState:
     """NumPy's of old: it keeps every second normal number, beside its bits."""
 
@@ -339,10 +352,11 @@ class _Weights:
         return None if self.of.weights.equal(self._first) else self.of.weights.clone()
 
     def set_state(self, state: Any) -> None:
-        if state is not None and state.shape == self.of.weights.shape:
-            self.of.weights.copy_(state)  # the script may write to them under another name
-        elif state is not None:
-            self.of.weights = state.clone()
+        weights = self._first if state is None else state
+        if weights.shape == self.of.weights.shape:
+            self.of.weights.copy_(weights)  # the script may write to them under another name
+        else:
+            self.of.weights = weights.clone()
 
     def manual_seed(self, seed: int) -> None:
         """They are no chance."""
@@ -379,10 +393,12 @@ class _Counts:
                 _first.pop(key, None)
 
     def get_state(self) -> dict[str, float]:
-        _, first = _first.get(id(self.of), (None, self._numbers()))
+        first = self._at_first()
         return {name: value for name, value in self._numbers().items() if first.get(name, value) != value}
 
     def set_state(self, state: dict[str, float]) -> None:
+        """What is not in it is what it was at first."""
+        state = {name: value for name, value in self._at_first().items() if name in self.get_state()} | state
         for name in state.keys() & self._numbers().keys():
             holder, _, key = name.rpartition(_WITHIN)
             own = self.of.__dict__[holder] if holder else self.of.__dict__
@@ -393,6 +409,10 @@ class _Counts:
 
     def manual_seed(self, seed: int) -> None:
         """What it counts is no chance."""
+
+    def _at_first(self) -> dict[str, float]:
+        _, first = _first.get(id(self.of), (None, self._numbers()))
+        return first
 
     def _numbers(self) -> dict[str, float]:
         """But for the number of a process; also those in a dict that it has."""

@@ -1,5 +1,5 @@
 """Which samples are drawn, where a script changes that in its loop: the indices of its subsets (active learning, mining
-of hard examples), and lists of a sampler's that it shuffles in place.
+of hard examples), and lists of a sampler's that it shuffles in place, of indices or of buckets of such.
 
 What is as it was at first is not saved. What has changed belongs to the position, as random states do: as it was when
 the epoch began, of which the order follows, and as it is.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 __all__ = ["changed_lists"]
@@ -21,15 +22,24 @@ _SAMPLERS = (".sampler", ".batch_sampler")
 def changed_lists(held: Iterable[tuple[str, Any]]) -> Iterator[Any]:
     """Of what a loader holds, by path."""
     data = sys.modules.get("torch.utils.data")
+    within = set[int]()  # of buckets: they are kept with the list that they are in
     for path, one in held:
         if data is not None and isinstance(one, data.Subset):
             yield _Chosen(path, one)
-        elif type(one) is list and path.startswith(_SAMPLERS) and _is_of_numbers(one):
-            yield _List(path, one)
+        elif type(one) is list and path.startswith(_SAMPLERS) and id(one) not in within:
+            if _is_of_numbers(one):
+                yield _List(path, one)
+            elif _is_of_buckets(one):
+                within.update(map(id, one))
+                yield _Buckets(path, one)
 
 
 def _is_of_numbers(one: list[Any]) -> bool:
     return bool(one) and (all(type(n) is int for n in one) or all(type(n) is str for n in one))
+
+
+def _is_of_buckets(one: list[Any]) -> bool:
+    return bool(one) and all(type(part) is list and all(type(n) is int for n in part) for part in one)
 
 
 class _Chosen:
@@ -84,6 +94,29 @@ class _List:
 
     def set_state(self, state: Any) -> None:
         self.of[:] = self._first if state is None else _unpacked(state)
+
+    def manual_seed(self, seed: int) -> None:
+        """They are no chance."""
+
+
+class _Buckets:
+    """A list of lists of indices, which a sampler shuffles, it may be with what is in them."""
+
+    def __init__(self, path: str, held: list[list[int]]) -> None:
+        self.path, self.of, self._first = f"{path}%", held, [(bucket, list(bucket)) for bucket in held]
+
+    def get_state(self) -> Any:
+        if self.of == [numbers for _, numbers in self._first]:
+            return None
+        return {"sizes": _packed(list(map(len, self.of))), "indices": _packed(list(chain.from_iterable(self.of)))}
+
+    def set_state(self, state: Any) -> None:
+        for bucket, numbers in self._first:
+            bucket[:] = numbers
+        self.of[:] = [bucket for bucket, _ in self._first]
+        if state is not None:
+            indices = iter(_unpacked(state["indices"]))
+            self.of[:] = [list(islice(indices, size)) for size in _unpacked(state["sizes"])]
 
     def manual_seed(self, seed: int) -> None:
         """They are no chance."""

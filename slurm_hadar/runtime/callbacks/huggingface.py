@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slurm_hadar.errors import CheckpointError
-from slurm_hadar.runtime.batches.data import warm_up
+from slurm_hadar.runtime.batches.positioned import warm_up
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback, freeze, frozen_in
 from slurm_hadar.runtime.callbacks.others import Others
 from slurm_hadar.runtime.callbacks.shard import Place, Placed

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.batches.data import warm_up
+from slurm_hadar.runtime.batches.positioned import warm_up
 from slurm_hadar.runtime.callbacks import finders
 from slurm_hadar.runtime.callbacks.course import Course, CourseCallback, freeze, frozen_in
 from slurm_hadar.runtime.callbacks.loader import Position, entered, positioned

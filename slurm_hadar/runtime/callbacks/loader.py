@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.batches.data import enter, warm_up
 from slurm_hadar.runtime.batches.generators import generators_of
+from slurm_hadar.runtime.batches.positioned import enter, warm_up
 
 __all__ = ["Position", "entered", "positioned"]
 

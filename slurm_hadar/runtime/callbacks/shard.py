@@ -17,9 +17,9 @@ from typing import Any
 
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
-from slurm_hadar.runtime.batches.data import enter, warm_up
 from slurm_hadar.runtime.batches.fetched import base_of
 from slurm_hadar.runtime.batches.generators import generators_of
+from slurm_hadar.runtime.batches.positioned import enter, warm_up
 from slurm_hadar.runtime.workers.gang import Gang
 
 __all__ = ["Place", "Placed"]

@@ -12,6 +12,7 @@ import inspect
 import sys
 import types
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 __all__ = ["Counted"]
@@ -96,7 +97,7 @@ def _frames() -> Iterator[types.FrameType]:
 
 def _way_of_counting(frame: types.FrameType) -> str:
     """How the ``for`` that this frame is at counts: by ``enumerate`` from 0; by the training, where something in it
-    asks for a step, or it begins at an epoch's start; "" if it does not."""
+    asks for a step, or it begins at an epoch's start, also by a variable of the function; "" if it does not."""
     steps = list(dis.get_instructions(frame.f_code))
     here = max((n for n, s in enumerate(steps) if s.offset <= frame.f_lasti), default=0)
     if steps[here].opname != "FOR_ITER":
@@ -104,6 +105,7 @@ def _way_of_counting(frame: types.FrameType) -> str:
     within = [s for s in steps[here:] if s.offset < steps[here].argval]
     if any(_asks_for(s, "step") for s in within):
         return _BY_THE_TRAINING
+    started = {_names(after)[0] for asks, after in pairwise(steps) if _asks_for(asks, "start") and _sets(after)}
     while here and steps[here].opname != "GET_ITER":
         here -= 1
     for n in range(here - 1, -1, -1):
@@ -111,9 +113,18 @@ def _way_of_counting(frame: types.FrameType) -> str:
             return ""
         if steps[n].opname.startswith("LOAD_") and steps[n].argval == "enumerate":
             return _BY_ENUMERATE
-        if _asks_for(steps[n], "start"):  # enumerate(batches, batches.start)
-            return _BY_THE_TRAINING
+        if _asks_for(steps[n], "start") or not started.isdisjoint(_names(steps[n])):
+            return _BY_THE_TRAINING  # enumerate(batches, batches.start), or a variable of that value
     return ""
+
+
+def _sets(step: dis.Instruction) -> bool:
+    return step.opname.startswith("STORE_") and step.opname not in ("STORE_ATTR", "STORE_SUBSCR")
+
+
+def _names(step: dis.Instruction) -> tuple[Any, ...]:
+    """Those that it is about: two since Python 3.13, of variables of a function."""
+    return step.argval if isinstance(step.argval, tuple) else (step.argval,)
 
 
 def _asks_for(step: dis.Instruction, name: str) -> bool:

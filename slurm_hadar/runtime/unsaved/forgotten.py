@@ -22,6 +22,7 @@ from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.unsaved.carried import Carried, Known, remedy
 from slurm_hadar.runtime.unsaved.counted import Counted
 from slurm_hadar.runtime.unsaved.held import Held, models_within, stateful_among, tensors_of
+from slurm_hadar.runtime.unsaved.numbers import Numbers
 from slurm_hadar.runtime.unsaved.switches import Switches, differ, inner_of
 
 __all__ = ["Beside", "Forgotten"]
@@ -63,6 +64,7 @@ class Beside(NamedTuple):
     kept_stream: Callable[[], bool] = lambda: False
     carried: Carried | None = None
     held: Mapping[str, Held] = {}
+    numbers: Mapping[str, Any] = {}
 
     @classmethod
     def of(cls, frame: types.FrameType, mine: list[Any], feed: Feed) -> Beside:
@@ -85,7 +87,8 @@ class Beside(NamedTuple):
         carried = Carried.of(frame, lambda: [*mine, *weights])
         held = stateful_among(there, mine)
         return cls(
-            feed.counts | generators, models, is_kept, feed.goes_through, lambda: feed.kept_stream, carried, held
+            *(generators, models, is_kept, feed.goes_through, lambda: feed.kept_stream, carried, held),
+            numbers=feed.counts,
         )
 
 
@@ -115,6 +118,7 @@ class Forgotten:
         self._before: dict[int, Any] | None = None
         self._beside, self._drawn = beside or Beside(), dict[str, bytes]()
         self._carried = self._beside.carried
+        self.numbers = Numbers(self._beside.numbers)
         self._counted = Counted(() if parts.get("scheduler") else parts.get("optimizer", {}).values())
         self._others: Mapping[str, Mapping[str, int]] = {}
         self._loaded: Mapping[int, int] = {}
@@ -155,6 +159,7 @@ class Forgotten:
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
+            self.numbers.begin()
             self._others = self._sums_beside()
             self._inner = [inner_of(one) for one in self._models]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
@@ -183,6 +188,7 @@ class Forgotten:
             for name, one in self._beside.held.items()
             if one.gone_on
         }
+        found |= self.numbers.found()
         found |= {name for name, before in self._drawn.items() if _state_of(self._beside.drawn[name]) != before}
         if self._before is not None:
             found |= {

@@ -178,13 +178,14 @@ for epoch, batches in run.epochs():
     assert "|".join(out) == "|".join(f"{look}|{own}" for look, own in zip(looked, batches, strict=True))
 
 
-@pytest.mark.parametrize(("begins", "told"), [("", True), (", batches.start", False)])
+@pytest.mark.parametrize(("begins", "told"), [("", True), (", batches.start", False), (", begin", False)])
 def test_an_index_begins_where_the_epoch_goes_on(small: Any, begins: str, told: bool) -> None:
     """By which a learning rate is set: one that begins at 0 is told of."""
     script = f"""
 run = slurm_hadar.train(model, optimizer, total_steps=80, loader=list(range(40)))
 def logged(batches): yield from batches
 for epoch, batches in run.epochs():
+    begin = batches.start
     for n, batch in enumerate(logged(batches){begins}):
         assert n == batch or not first
         optimizer.param_groups[0]["lr"] = 0.1 / (len(batches) * epoch + n + 1)
@@ -194,6 +195,33 @@ for epoch, batches in run.epochs():
     assert ("begins at 0 again" in small(script)[2]) == told
     code, _, said = small(script.replace("or not first", "") if begins else script, 1)
     assert code == 0 and "resumed from gen-0-step-51" in said
+
+
+@pytest.mark.parametrize(
+    ("top", "behind", "told"),
+    [
+        ("data.size = 2 * epoch", "pass", False),
+        ("if epoch == 1: data.size = 5", "pass", True),
+        ("pass", "data.size += 1", True),
+    ],
+)
+def test_numbers_of_a_dataset_that_each_epoch_sets_are_no_loss(small: Any, top: str, behind: str, told: bool) -> None:
+    """Those that are set in one epoch alone, or behind an epoch, are."""
+    script = f"""
+from torch.utils.data import DataLoader, Dataset
+class Data(Dataset):
+    def __init__(self): self.size = 0
+    def __len__(self): return 16
+    def __getitem__(self, i): return self.size
+data = Data()
+run = slurm_hadar.train(model, optimizer, total_steps=20, loader=DataLoader(data, 4))
+for epoch, batches in run.epochs():
+    {top}
+    for batch in batches: step()
+    {behind}
+"""
+    code, _, said = small(script)
+    assert code == 0 and ("numbers of Data" in said) == told == ("WARNING" in said), said
 
 
 GANG = """

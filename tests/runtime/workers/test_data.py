@@ -22,6 +22,7 @@ from torch.utils.data import (  # noqa: E402
     Sampler,
     Subset,
     TensorDataset,
+    WeightedRandomSampler,
 )  # fmt: skip
 
 from slurm_hadar.runtime.batches.data import Feed  # noqa: E402
@@ -146,6 +147,19 @@ class CountingStream(IterableDataset[int]):
         yield from torch.randperm(20, generator=dice).tolist()
 
 
+class Buckets(Sampler[list[int]]):
+    """Batches of samples of about one length; these, and what is in them, are shuffled in place."""
+
+    def __init__(self) -> None:
+        self.buckets = [list(range(n, n + 4)) for n in range(0, 20, 4)]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        random.shuffle(self.buckets)
+        for bucket in self.buckets:
+            random.shuffle(bucket)
+        yield from map(list, self.buckets)
+
+
 class Stateful(Sampler[int]):
     """Says itself what its state is."""
 
@@ -250,6 +264,7 @@ SOURCES: dict[str, Callable[[], Any]] = {
     "another function's": _by_anothers,
     "a stream's own count": lambda: DataLoader(CountingStream(), 4),
     "a sampler's own state": lambda: DataLoader(range(20), 4, sampler=Stateful()),
+    "buckets in a list": lambda: DataLoader(range(20), batch_sampler=Buckets()),
     "fetched ahead": lambda: _prepared(Loaded(), 4, shuffle=True),
     "fetched ahead for all": lambda: _prepared(Loaded(), 4, shuffle=True, dispatched=True),
     "fetched ahead, numpy's": lambda: _prepared(Noisy(), 4, shuffle=True),
@@ -306,6 +321,59 @@ def test_an_epoch_whose_first_batch_is_not_used_yet_has_begun(name: str, used: b
     again = Feed(SOURCES[name]())
     again.restore(position, states)
     assert values(again, 7) == expected
+
+
+class Scaled(Dataset[Any]):
+    """Samples by a number that the loop sets, as where augmentation ends with a certain epoch."""
+
+    scale = 1
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, i: int) -> int:
+        return self.scale * i
+
+
+@pytest.mark.parametrize("kind", ["workers", "function"])
+def test_a_resumed_epoch_begins_with_what_the_loop_sets_for_it(kind: str) -> None:
+    """Loader workers, and a function, have the dataset as it is when the first batch is asked for."""
+
+    def fresh() -> tuple[Feed, Scaled]:
+        torch.manual_seed(7)
+        data = Scaled()
+        loader = DataLoader(data, 5, shuffle=True, num_workers=1)
+        return Feed(loader if kind == "workers" else lambda: [data[i] for i in torch.randperm(4).tolist()]), data
+
+    feed, data = fresh()
+    values(feed, 4)
+    feed.next_epoch()
+    data.scale = 3
+    values(feed, 1)
+    position, states = feed.position(), feed.random_states()
+    expected = values(feed, 3)
+    again, data = fresh()
+    again.restore(position, states)
+    data.scale = 3
+    assert values(again, 3) == expected
+
+
+def test_weights_that_the_loop_sets_before_a_resumed_epoch_are_not_those_that_it_began_with() -> None:
+    """It goes on in the order that it has, drawn by the weights of then; the next goes by those that were set."""
+
+    def fresh() -> tuple[Feed, WeightedRandomSampler]:
+        torch.manual_seed(7)
+        sampler = WeightedRandomSampler([1.0] * 20, 20)
+        return Feed(DataLoader(list(range(20)), 5, sampler=sampler)), sampler
+
+    feed, sampler = fresh()
+    values(feed, 2)
+    sampler.weights[3] = 50.0
+    position, states = feed.position(), feed.random_states()
+    expected = values(feed, 6)
+    again, sampler = fresh()
+    again.restore(position, states)
+    assert values(again, 6) == expected
 
 
 def test_a_prepared_loader_is_what_it_was_for_others() -> None:
