@@ -86,10 +86,7 @@ class Beside(NamedTuple):
         weights = [getattr(sampler, "weights", None) for sampler in feed.drawn_from]
         carried = Carried.of(frame, lambda: [*mine, *weights])
         held = stateful_among(there, mine)
-        return cls(
-            *(generators, models, is_kept, feed.goes_through, lambda: feed.kept_stream, carried, held),
-            numbers=feed.counts,
-        )
+        return cls(generators, models, is_kept, feed.goes_through, lambda: feed.kept_stream, carried, held, feed.counts)
 
 
 class Forgotten:
