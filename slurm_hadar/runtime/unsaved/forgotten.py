@@ -22,7 +22,7 @@ from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.unsaved.carried import Carried, Known, remedy
 from slurm_hadar.runtime.unsaved.counted import Counted
 from slurm_hadar.runtime.unsaved.held import Held, models_within, stateful_among, tensors_of
-from slurm_hadar.runtime.unsaved.numbers import Numbers
+from slurm_hadar.runtime.unsaved.numbers import REMEDY, Numbers
 from slurm_hadar.runtime.unsaved.switches import Switches, differ, inner_of
 
 __all__ = ["Beside", "Forgotten"]
@@ -299,10 +299,10 @@ class Forgotten:
 
 
 def _advice(new: Iterable[str]) -> str:
-    """What helps against losing these; what helps against the loss of a place in a generator is said with it."""
+    """What helps against losing these; of a place in a generator, and of numbers of a dataset, that is said with it."""
     places = [what for what in new if what.startswith(_IN_ANOTHER)]
     advice = ""
-    if set(new) - {_WITHIN_A_GENERATOR, *places}:
+    if set(new) - {_WITHIN_A_GENERATOR, *places, *(what for what in new if what.endswith(REMEDY))}:
         advice += (
             " Give train() all models, optimizers and schedulers (a list or a dict of them), the rest as "
             "also={'name': object}."

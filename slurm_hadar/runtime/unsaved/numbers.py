@@ -10,7 +10,9 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Numbers"]
+__all__ = ["REMEDY", "Numbers"]
+
+REMEDY = "(set them in every run by run.step, or by the epoch at the beginning of each turn of run.epochs())"
 
 
 class Numbers:
@@ -43,9 +45,10 @@ class Numbers:
                 self._known[name] = now[name]
 
     def found(self) -> set[str]:
-        """Those that a resumed run would not have."""
+        """Those that a resumed run would not have, and what helps."""
         now = self._now() if self._known else {}
-        return self._lost | {name for name, known in self._known.items() if now[name] != known}
+        lost = self._lost | {name for name, known in self._known.items() if now[name] != known}
+        return {f"{name} {REMEDY}" for name in lost}
 
     def _now(self) -> dict[str, bytes]:
         return {name: pickle.dumps(numbers.get_state()) for name, numbers in self._of.items()}

@@ -221,7 +221,8 @@ for epoch, batches in run.epochs():
     {behind}
 """
     code, _, said = small(script)
-    assert code == 0 and ("numbers of Data" in said) == told == ("WARNING" in said), said
+    assert code == 0 and ("numbers of Data (set them in every run" in said) == told == ("WARNING" in said), said
+    assert "Give train()" not in said
 
 
 GANG = """

@@ -248,7 +248,8 @@ def test_it_is_told_of(what: str, play: Any) -> None:
         script = script.replace("    KEPT", "").replace("    step(x)", "    net(x).mean().backward(); optimizer.step()")
     _, _, said = play(script, 0, 7)
     assert f"WARNING: not saved, so a move or a restart sets it back: {what}" in said, said
-    assert ("Give train() such a DataLoader as loader=" in said) == ("DataLoader" in what) != ("also={'name'" in said)
+    assert ("Give train() such a DataLoader as loader=" in said) == ("DataLoader" in what)
+    assert ("also={'name'" in said) == ("DataLoader" not in what and "numbers" not in what)
 
 
 def test_a_model_that_is_of_another_precision_in_the_next_run_goes_on(play: Any) -> None:

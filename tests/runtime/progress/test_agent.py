@@ -17,10 +17,11 @@ PYTHON = sys.executable
 # announces itself, then waits; dies of a signal that it does not expect
 SLEEPER = "import time; print('up', flush=True); time.sleep(120)"
 SAVER = """
-import signal, sys, time
+import os, signal, sys, time
 from slurm_hadar.runtime.inject._hadar_progress import take_over
 take_over(0, 1)
-signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print("saved", flush=True), sys.exit()))
+# no print(): the signal may come within the one below, which allows no other
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), os.write(1, b"saved\\n"), sys.exit()))
 print("up", flush=True); time.sleep(100)
 """
 PLAIN = """
