@@ -47,9 +47,9 @@ run side by side on clusters of their own, HadarE alone.
 
 These runs are of 22 November. Since then plans are played forward also where jobs are forked, and forked jobs have the
 nodes one after the other instead of sharing them: on average they are done a quarter sooner than then, and the last one
-up to 4 % later, in simulated mixes ([policies](../policies.md#hadare)). On 30 November, when starts took 20 to 25 s and
-other work ran beside it, today's code took 72, 116 and 125 s for the mixes of 1, 3 and 4 jobs, and Hadar 177, 196 and
-199 s.
+up to 4 % later, in simulated mixes ([policies](../policies.md#hadare)). Today's code took 69, 93
+and 104 s for the mixes of 1, 3 and 4 jobs on a slower day, 30 November, with 96 to 97 % of the nodes busy; Hadar 169,
+175 and 177 s.
 
 | jobs | HadarE TTD | Hadar TTD | Gavel TTD | less than Hadar | less than Gavel | HadarE CRU | Hadar CRU | ratio |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
