@@ -234,16 +234,16 @@ class Feed:
         it sets at the epoch's beginning, as they did before.
         """
         self.epoch, self.index, self._iterator = position["epoch"], position["index"], None
-        begun = (states or {}).get("epoch")
+        known = states or {}
         if self._loader is not None and self.epoch:
             self._loader.warm_up()
-        if self.source is not None and (self.index or begun is not None):
-            self._resumed = functools.partial(self._enter, position, states or {})
+        if self.source is not None and (self.index or known.get("epoch") is not None):
+            self._resumed = functools.partial(self._enter, position, known)
         if states is not None:
             if any(map(has_spawned, states["now"]["generators"])):
                 self._enter_resumed()
             rng.restore(states["now"], self._generators)
-        Kept.resume((states or {}).get("kept", {"now": 0})["now"])
+        Kept.resume(known.get("kept", {"now": 0})["now"])
 
     def _enter_resumed(self) -> None:
         if self._resumed is not None:

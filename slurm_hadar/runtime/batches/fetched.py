@@ -13,8 +13,11 @@ from itertools import count
 from typing import Any
 
 from slurm_hadar.runtime import rng
+from slurm_hadar.runtime.batches.lists import short
 
 __all__ = ["Fetched", "base_of"]
+
+_NONE: Any = object()
 
 
 def base_of(loader: Any) -> Any:
@@ -41,7 +44,7 @@ class Fetched:
     """
 
     def __init__(self, loader: Any, generators: Sequence[Any]) -> None:
-        self.loader, self._generators = loader, generators
+        self.loader, self._generators = loader, short(generators)
         self.before: tuple[int, dict[str, Any]] | None = None
         self._again: tuple[int, dict[str, Any]] | None = None
 
@@ -64,21 +67,16 @@ class Fetched:
         again, self._again = self._again, None
         batches = iter(self.loader)
         for number in count():
-            self.before = number, rng.capture(self._generators)
+            now = rng.capture(self._generators)
+            states = again[1] if again is not None and number == again[0] else now
+            self.before = number, states
+            if states is not now:
+                rng.restore(states, self._generators)
             try:
-                if again is not None and number == again[0]:
-                    batch = self._fetch_again(batches, again[1])
-                else:
-                    batch = next(batches)
-            except StopIteration:
+                batch = next(batches, _NONE)
+            finally:
+                if states is not now:
+                    rng.restore(now, self._generators)
+            if batch is _NONE:
                 return
             yield batch
-
-    def _fetch_again(self, batches: Iterator[Any], states: dict[str, Any]) -> Any:
-        now = rng.capture(self._generators)
-        rng.restore(states, self._generators)
-        self.before = self.before[0], states  # type: ignore[index]
-        try:
-            return next(batches)
-        finally:
-            rng.restore(now, self._generators)

@@ -398,7 +398,8 @@ class _Counts:
 
     def set_state(self, state: dict[str, float]) -> None:
         """What is not in it is what it was at first."""
-        state = {name: value for name, value in self._at_first().items() if name in self.get_state()} | state
+        changed = self.get_state()
+        state = {name: value for name, value in self._at_first().items() if name in changed} | state
         for name in state.keys() & self._numbers().keys():
             holder, _, key = name.rpartition(_WITHIN)
             own = self.of.__dict__[holder] if holder else self.of.__dict__

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
-__all__ = ["changed_lists"]
+__all__ = ["changed_lists", "short"]
 
 _first: dict[int, tuple[Any, Any, list[Any]]] = {}  # a subset, its indices as they were first seen, and their numbers
 _SAMPLERS = (".sampler", ".batch_sampler")
@@ -32,6 +32,11 @@ def changed_lists(held: Iterable[tuple[str, Any]]) -> Iterator[Any]:
             elif _is_of_buckets(one):
                 within.update(map(id, one))
                 yield _Buckets(path, one)
+
+
+def short(held: Iterable[Any]) -> list[Any]:
+    """Without lists, which may be as long as the data: what can be asked for its state at each batch."""
+    return [one for one in held if not isinstance(one, (_Chosen, _List, _Buckets))]
 
 
 def _is_of_numbers(one: list[Any]) -> bool:

@@ -19,6 +19,7 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.fetched import base_of
 from slurm_hadar.runtime.batches.generators import generators_of
+from slurm_hadar.runtime.batches.lists import short
 from slurm_hadar.runtime.batches.positioned import enter, warm_up
 from slurm_hadar.runtime.workers.gang import Gang
 
@@ -50,6 +51,7 @@ class _Batches:
     def __init__(self, loader: Any, start: Place | None) -> None:
         self._loader, self._start = loader, start
         self._generators = generators_of(loader)
+        self._drawn = short(self._generators)
         self._begun: dict[str, Any] | None = None
         self._before: dict[str, Any] | None = None
         self._fetched, self.ended = 0, False
@@ -63,7 +65,7 @@ class _Batches:
     def __iter__(self) -> Iterator[Any]:
         batches, now = self._enter()
         while True:
-            self._before = rng.capture(self._generators)
+            self._before = rng.capture(self._drawn)
             batch = next(batches, _NONE)
             if now is not None:  # the steps that were made since it was fetched the first time
                 rng.restore(now, self._generators)
