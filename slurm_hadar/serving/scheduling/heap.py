@@ -13,7 +13,7 @@ __all__ = ["ScoreHeap"]
 
 _SPARE = 64  # departed entries that are always tolerated
 _NEVER = float("inf")
-_Entry = tuple[float, int, Request, ScoreTable]  # numbers are unique: what stands behind them is never compared
+_Entry = tuple[float, int, Request, ScoreTable, float]  # numbers are unique: what stands behind them is never compared
 
 
 class ScoreHeap:
@@ -58,18 +58,17 @@ class ScoreHeap:
     def best(self, count: int, now_s: float) -> list[Request]:
         """At most so many of the highest scores, best first; they stay. Who can no longer be in time is forgotten."""
         front = self._still_first(count, now_s)
-        entries, queued, rate = self._entries, self._queued, self._rate
+        entries, queued = self._entries, self._queued
         while entries and (len(front) < count or entries[0] < front[-1]):
-            stored, number, request, table = entries[0]
+            _, number, request, table, milestone_s = entries[0]
             if number not in queued:
                 heappop(entries)
-                continue
-            deadline_s = request.deadline_s
-            key = rate * deadline_s - table.log_k_by_slack[bisect_right(table.slacks_s, deadline_s - now_s)]
-            if key == _NEVER:
-                heappop(entries)
-            elif key > stored:
-                heapreplace(entries, (key, number, request, table))
+            elif request.deadline_s - now_s < milestone_s:
+                entry = self._entry(request, now_s, table)
+                if entry[0] == _NEVER:
+                    heappop(entries)
+                else:
+                    heapreplace(entries, entry)
             elif len(front) < count:
                 insort(front, heappop(entries))
             else:
@@ -79,25 +78,26 @@ class ScoreHeap:
 
     def _still_first(self, count: int, now_s: float) -> list[_Entry]:
         """Those of the front who have passed no milestone; the others go back to the heap."""
-        entries, queued, rate = self._entries, self._queued, self._rate
+        entries, queued = self._entries, self._queued
         front: list[_Entry] = []
         for entry in self._front:
-            stored, number, request, table = entry
+            _, number, request, table, milestone_s = entry
             if number not in queued:
                 continue
-            deadline_s = request.deadline_s
-            key = rate * deadline_s - table.log_k_by_slack[bisect_right(table.slacks_s, deadline_s - now_s)]
-            if key > stored:  # others may be before it now
-                if key != _NEVER:
-                    heappush(entries, (key, number, request, table))
+            if request.deadline_s - now_s < milestone_s:  # others may be before it now
+                entry = self._entry(request, now_s, table)
+                if entry[0] != _NEVER:
+                    heappush(entries, entry)
             elif len(front) < count:
                 front.append(entry)
             else:
                 heappush(entries, entry)
         return front
 
-    def _entry(self, request: Request, now_s: float) -> _Entry:
-        """By -log alpha."""
-        table = self._table_of(request, self._rate)
-        key = self._rate * request.deadline_s - table.log_k(request.deadline_s - now_s)
-        return key, request.number, request, table
+    def _entry(self, request: Request, now_s: float, table: ScoreTable | None = None) -> _Entry:
+        """By -log alpha, which holds until the slack falls below the milestone that stands last."""
+        table = table or self._table_of(request, self._rate)
+        deadline_s = request.deadline_s
+        place = bisect_right(table.slacks_s, deadline_s - now_s)
+        key = self._rate * deadline_s - table.log_k_by_slack[place]
+        return key, request.number, request, table, table.slacks_s[place - 1] if place else _NEVER

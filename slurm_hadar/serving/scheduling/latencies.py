@@ -88,9 +88,11 @@ class Latencies:
         time. The batch's time is as the product of its members' distributions says. ``urgencies``, by number: how
         likely each would be late otherwise; default: surely."""
         scale = speed / self._factors[len(requests)]
-        parts = [(d.times_s, d.cumulative, n) for d, n in ((self._knowledge.of(a), n) for a, n in counts.items())]
-        longest_s = max(times[-1] for times, _, _ in parts)
-        total = 0.0
+        parts, longest_s, total = [], 0.0, 0.0
+        for application, count in counts.items():
+            known = self._knowledge.of(application)
+            parts.append((known.times_s, known.cumulative, count))
+            longest_s = max(longest_s, known.times_s[-1])
         for request in requests:
             due_s = request.deadline_s - now_s
             urgency = 1.0 if urgencies is None else urgencies[request.number]

@@ -291,12 +291,13 @@ class Orloj(Policy):
         urgencies = self._urgencies([r for r, _ in listed], now_s, speed)
         most = self._most_cost * max(urgencies.values(), default=0.0)
         factors, shortest_s = self.setup.law.factors, min(map(self._means.__getitem__, self._present))
+        fastest = most * speed  # saved by a batch of which each request takes a second, per second
         for size in reversed(self._usable(len(listed))):
-            if most * self._fastest(size, shortest_s, speed) < least:
+            if fastest * size < least * factors[size] * shortest_s:
                 continue
             parts = self._parts(listed, factors[size], size)
             for longest_s, taken, counts in self._together(parts):
-                if most * self._fastest(len(taken), longest_s, speed) < least:
+                if fastest * len(taken) < least * factors[len(taken)] * longest_s:
                     continue
                 expected_s = self._latencies.expected_s(counts, len(taken)) / speed
                 if len(taken) * most < least * expected_s:
@@ -338,10 +339,6 @@ class Orloj(Policy):
                 part.append(request)
         return parts
 
-    def _fastest(self, size: int, mean_s: float, speed: float) -> float:
-        """No batch of this size ends more requests a second, of which one takes at least so long on average."""
-        return size * speed / (self.setup.law.factors[size] * mean_s)
-
     def _probe(self, speed: float) -> Proposal | None:
         """When nothing that may succeed waits."""
         for request in self._probes.values():
@@ -363,5 +360,8 @@ class Orloj(Policy):
         means = self._means
         waits_s = WAITS * self.knowledge.overall.mean_s + sum(n * means[a] for a, n in self._present.items())
         by_second = speed / waits_s
-        due = ((r.number, means[r.application] / waits_s - (r.deadline_s - now_s) * by_second) for r in requests)
-        return {n: 1.0 if x >= 0.0 else exp(x) if x > _LEISURE else _LEAST for n, x in due}
+        found = {}
+        for r in requests:
+            x = means[r.application] / waits_s - (r.deadline_s - now_s) * by_second
+            found[r.number] = 1.0 if x >= 0.0 else exp(x) if x > _LEISURE else _LEAST
+        return found
