@@ -25,7 +25,7 @@ _PROBE_S = 10.0  # after so long without an observation, or a try, a request is 
 _PROBE_SHARE = 0.01  # and while others are served no more often than takes so much of a worker's time;
 _RARELY = 64  # times as rarely where tries show again and again that it is
 _NEWS = 0.8  # of the shortest run known, or the longest of it: what lies beyond is worked in at once
-_DUE = 50  # observations after which distributions are worked out anew
+_DUE = 20  # observations after which distributions are worked out anew
 _MANY = 32  # applications for which one more of what is news is waited for: to work it in looks at all of them
 _LESS = 1 - 1e-9  # of a value: above that it is as much
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
@@ -177,7 +177,7 @@ class Orloj(Policy):
         return found
 
     def _between_tries_s(self, application: str) -> float:
-        return max(_PROBE_S, self._means[application] / _PROBE_SHARE)
+        return max(_PROBE_S, self.knowledge.of(application).mean_s / _PROBE_SHARE)
 
     def _learn_of_try(self, application: str, requests: Sequence[Request], alone_s: float, now_s: float) -> None:
         """A try that showed nothing new makes the next one rarer."""
@@ -191,12 +191,14 @@ class Orloj(Policy):
         """Whether it was not observed for long enough, or none was tried: those who come while a probe runs may be late
         by it."""
         tried = self._tried.get(application)
+        if application in self._strange and len(self.queued) == len(self._probes):
+            return True  # few runs tell little, and nobody waits who would be served instead
         if now_s >= (tried.again_s if tried else self._begin_s + self._between_tries_s(application)):
             return True
         unseen_s = now_s - max(self.knowledge.known_since(application), self._begin_s)
         if unseen_s < _PROBE_S:
             return False
-        if unseen_s >= self._means[application] / _PROBE_SHARE:
+        if unseen_s >= self.knowledge.of(application).mean_s / _PROBE_SHARE:
             return True
         others = (self.knowledge.known_since(a) for a in self.knowledge.applications if a != application)
         return max(others, default=float("-inf")) < now_s - _PROBE_S
