@@ -167,7 +167,7 @@ class FactFinder:
         form = form_of(job, comment, record, facts, self._now)
         self._note_size(job, comment, record)
         only, closed = book.closed(job, self._now)
-        closed |= self._sources.lessons.vain.closed(job, record).keys()
+        closed |= self._avoided(job, record).keys() | self._sources.boots.closed(self._now).keys()
         closed -= frozenset(job.nodes)  # where it runs it may stay
         if only is not None or closed:
             open_ = form.nodes if form.nodes is not None else frozenset(facts)
@@ -195,7 +195,8 @@ class FactFinder:
         """Where a waiting job is not tried for what became of it, or of one like it, there, and until when."""
         if job.state is not JobState.PENDING:
             return {}
-        avoided = {**record.avoid, **self._sources.lessons.vain.closed(job, record)}
+        vain, off = self._sources.lessons.vain.closed(job, record), self._sources.boots.closed(self._now)
+        avoided = {**record.avoid, **off, **vain}
         return {n: until for n, until in avoided.items() if until > self._now and n in self._view.facts}
 
     def _note_size(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> None:
