@@ -193,6 +193,23 @@ def test_a_node_that_fails_again_is_left_alone_for_longer_until_it_is_up() -> No
     assert boots.failed(["a"], now) - now == 600
 
 
+@pytest.mark.parametrize(
+    "reason", ["ReqNodeNotAvail, UnavailableNodes:v100-1", "Nodes required for job are DOWN, DRAINED or reserved"]
+)
+def test_a_node_that_is_being_switched_off_teaches_nothing_of_the_job(bench: Callable[..., Any], reason: str) -> None:
+    """In a moment it is off, and free: the job is not kept out for a round, and then for longer."""
+    b = bench({"v100-1": ("v100", 2)}, "controller.round_s=360")
+    switch(b.slurm, "v100-1", "idle+powering_down", available=False)
+    job = b.slurm.submit(comment="hadar:ckpt=yes", reason=reason)
+    controller = b.new_controller(policy=registry.get("hadar"))
+    controller.run_round()
+    switch(b.slurm, "v100-1", OFF)
+
+    controller.run_round()
+
+    assert b.slurm.jobs[job].nodes == ("v100-1",)
+
+
 def test_of_nodes_alike_those_that_are_up_are_taken(bench: Callable[..., Any]) -> None:
     """A boot costs minutes. Then those that are coming up already."""
     b = bench({f"v100-{n}": ("v100", 1) for n in (1, 2, 3)})

@@ -30,6 +30,10 @@ from slurm_hadar.throughput.table import worker_batch
 
 __all__ = ["FactFinder", "JobFacts"]
 
+# What Slurm says of a job while nodes are not available to it. Nothing is to be learned from that as long as some are
+# being switched off: in a moment they are free.
+_ABOUT_NODES = ("ReqNodeNotAvail", "Nodes required for job are DOWN")
+
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
@@ -95,6 +99,7 @@ class FactFinder:
         self._now = view.state.time
         self.quota_book = QuotaBook(view.state)
         self._standing = self._standing_now()
+        self._switching_off = any(node.off and not node.available for node in view.state.nodes)
 
     def find(self, job: SlurmJob) -> JobFacts:
         """Bring the job's record up to date, and say what is known of it now."""
@@ -220,6 +225,7 @@ class FactFinder:
             learned = f"its reservation {reservation.name} begins at {clock(reservation.start)}"
         elif not self.quota_book.spent(needs):
             explained = bool(form.sizes) and self.quota_book.explains(needs, form.workers)
+            explained = explained or (self._switching_off and job.reason.startswith(_ABOUT_NODES))
             known = of_one_partition(job) or of_a_known_throttle(job) or explained
             if not known and job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
                 first_s = self._config.controller.round_s
