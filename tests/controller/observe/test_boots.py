@@ -32,6 +32,10 @@ def being_readied(bench: Any, node: str, since: float, gpus: int = 1) -> str:
     return job
 
 
+def keeping(job: str) -> Scripted:
+    return Scripted(**{f"j{job}": {"v100-1": {"v100": 1}}})
+
+
 def put_back(bench: Any, job: str) -> None:
     """As Slurm does whose nodes it gives up."""
     now = float(int(time.time()))
@@ -45,7 +49,7 @@ def test_a_boot_is_no_run(bench: Callable[..., Any]) -> None:
     """Nothing is trained in it: it is neither service, nor part of what the job has run, nor of its user's share."""
     b, now = bench(), time.time()
     job = being_readied(b, "v100-1", now - BOOT_S)
-    controller = b.new_controller(policy=Scripted())
+    controller = b.new_controller(policy=keeping(job))
     controller.run_round()
     booting = controller.run_round().seen
     switch(b.slurm, "v100-1", "mixed")
@@ -65,7 +69,7 @@ def test_how_long_a_boot_took_is_expected_of_the_next(bench: Callable[..., Any])
     """By what Slurm says: it sets the start of the job anew when its nodes are up."""
     b, now = bench(), time.time()
     job = being_readied(b, "v100-1", now - BOOT_S)
-    controller = b.new_controller(policy=Scripted(**{f"j{job}": {"v100-1": {"v100": 1}}}))
+    controller = b.new_controller(policy=keeping(job))
     controller.run_round()
     switch(b.slurm, "v100-1", "mixed")
     switch(b.slurm, "k80-1", OFF)
@@ -83,7 +87,7 @@ def test_a_prolog_is_no_boot(bench: Callable[..., Any]) -> None:
     job = being_readied(b, "v100-1", now - 10)
     switch(b.slurm, "v100-1", "mixed")
     switch(b.slurm, "k80-1", OFF)
-    controller = b.new_controller(policy=Scripted())
+    controller = b.new_controller(policy=keeping(job))
     before = controller.run_round().seen.snapshot.node["k80-1"].boot_s
     b.slurm.jobs[job] = replace(b.slurm.jobs[job], state_text="RUNNING")
 
@@ -145,7 +149,7 @@ def test_put_back_by_its_owner_while_its_node_still_boots(bench: Callable[..., A
     """That says nothing against the node."""
     b = bench({"v100-1": ("v100", 2)})
     job = being_readied(b, "v100-1", time.time() - BOOT_S)
-    controller = b.new_controller(policy=Scripted())
+    controller = b.new_controller(policy=keeping(job))
     controller.run_round()
     put_back(b, job)
 
@@ -167,7 +171,7 @@ def test_what_the_verifier_saw_of_a_boot_is_known_to_the_next_round(bench: Calla
         b.slurm.jobs[job_id] = replace(b.slurm.jobs[job_id], state_text="CONFIGURING")
 
     b.slurm.start = and_boots
-    controller = b.new_controller(policy=Scripted(**{f"j{job}": {"v100-1": {"v100": 1}}}))
+    controller = b.new_controller(policy=keeping(job))
     controller.run_round()
     put_back(b, job)
 
