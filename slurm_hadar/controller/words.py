@@ -15,6 +15,7 @@ from slurm_hadar.units import counted, span
 
 __all__ = [
     "about",
+    "being_readied",
     "clock",
     "done",
     "gpus",
@@ -51,6 +52,12 @@ def plain(text: str, kept: str = "") -> str:
     """``text`` with ``?`` for what is not printable, but for ``kept``: names and comments are other users', a terminal
     obeys, and what turns the direction of writing forges the words behind it."""
     return text if text.isprintable() else "".join(c if c.isprintable() or c in kept else "?" for c in text)
+
+
+def being_readied(record: JobRecord) -> str:
+    """Why a job that Slurm has given nodes does not run yet."""
+    since = min(record.readied.values(), default=None)
+    return "its nodes are being made ready for it" + ("" if since is None else f" since {clock(since)}")
 
 
 def clock(moment: float) -> str:

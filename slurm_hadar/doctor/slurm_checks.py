@@ -375,6 +375,25 @@ def _node_clocks(case: SlurmCase) -> Answer:
     return cannot_tell("Slurm shows no node's clock; none was started in the future", "clush -a date +%s")
 
 
+def _power_saving(case: SlurmCase) -> Answer:
+    program, private = case.slurm.setting("SuspendProgram"), case.slurm.setting("PrivateData")
+    idle, patience = case.slurm.setting("SuspendTime"), case.slurm.setting("ResumeTimeout")
+    for value in (program, private, idle, patience):
+        if isinstance(value, Unknown):
+            return cannot_tell(value.why)
+    if str(program) in ("", "(null)"):
+        return ok("Slurm switches no nodes off")
+    said = f"Slurm switches nodes off (SuspendTime = {idle}) and gives them {patience} to come up (ResumeTimeout)"
+    words = str(private).lower()
+    if "cloud" not in words:
+        kept = "" if words in ("", "none", "(null)") else f"{words},"
+        return note(
+            f"{said}; cloud nodes that are off, if there are any, are not seen, and no job is placed there",
+            f"PrivateData={kept}cloud",
+        )
+    return ok(said)
+
+
 CHECKS = (
     Check("version", "What a release answers and allows differs from one to the next.", _version, ""),
     Check("daemons", "Without slurmctld nothing is read or written; jobs go on by themselves.", _daemons, ""),
@@ -398,6 +417,7 @@ CHECKS = (
     Check("scheduler", "A placed job is started by Slurm's scheduler, past jobs that wait.", _scheduler, ""),
     Check("preemption", "Two that stop jobs may work against each other.", _preemption, ""),
     Check("select", "A job is placed by the number of GPUs on each of its nodes.", _select, ""),
+    Check("power_saving", "Jobs are placed on nodes that Slurm shows, also on those that are off.", _power_saving, ""),
     Check("tasks", "A job that uses another's GPU slows both, and what is measured is wrong.", _tasks, ""),
     Check("clock", "Start times are said by this host's clock and kept by slurmctld's.", _clock, ""),
     Check("node_clocks", "A job restarted in the second of its kill fails, by the node's clock.", _node_clocks, ""),

@@ -161,7 +161,8 @@ class Node:
     ``shared``: others' jobs are here, so that no job can have the whole node. ``partition_cpus``: by partition, where
     one limits it, the CPUs that a policy may hand out here to its jobs. ``tenants``: whose jobs are here that are not
     ours to move, where a job of the cluster minds. ``cpu_step``: CPUs are handed out in multiples of so many, as whole
-    cores or sockets.
+    cores or sockets. ``boot_s``: seconds until it is up, of a node that is switched on for the job placed there; 0 = it
+    is up.
     """
 
     name: str
@@ -178,6 +179,7 @@ class Node:
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
     tenants: frozenset[Tenant] = frozenset()
     cpu_step: int = 1
+    boot_s: float = 0.0
 
     def cpus_given(self, asked: float) -> float:
         """The CPUs that a job gets here which asks for so many."""

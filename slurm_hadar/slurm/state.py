@@ -153,6 +153,11 @@ class SlurmJob:
         return int(count or 1)
 
     @property
+    def configuring(self) -> bool:
+        """Whether it has its nodes, which are made ready for it: switched on, or by a prolog."""
+        return self.state_text == "CONFIGURING"
+
+    @property
     def held(self) -> bool:
         """Whether somebody holds it (priority 0): its owner, an administrator, or Slurm itself."""
         return self.state is JobState.PENDING and self.priority == 0
@@ -189,6 +194,16 @@ class SlurmNode:
         has = self.has
         threads = has.threads if self.cpus > has.sockets * has.cores else 1
         return max(1, threads * (has.cores if whole_sockets else 1))
+
+    @property
+    def off(self) -> bool:
+        """Whether power saving has switched it off, or is switching it off."""
+        return "powered_down" in self.state or "powering_down" in self.state
+
+    @property
+    def coming_up(self) -> bool:
+        """Whether power saving is switching it on."""
+        return "powering_up" in self.state or "power_up" in self.state
 
     @property
     def gpus_held(self) -> int:

@@ -30,7 +30,8 @@ GOOD = {
     "SchedulerType": "sched/backfill", "PreemptMode": "OFF", "PreemptType": "preempt/none",
     "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CORE", "TaskPlugin": "task/affinity,task/cgroup",
     "ConstrainDevices": "yes", "GresTypes": "gpu", "JobSubmitPlugins": "lua", "TaskProlog": "/etc/slurm/task_prolog.sh",
-    "SLURM_CONF": "/etc/slurm/slurm.conf",
+    "SLURM_CONF": "/etc/slurm/slurm.conf", "SuspendProgram": "/etc/slurm/off", "SuspendTime": "600 sec",
+    "ResumeTimeout": "300 sec", "PrivateData": "cloud",
 }  # fmt: skip
 NODES = (SlurmNode("a1", (("a100", 4),), partitions=("gpu",)), SlurmNode("v1", (("v100", 4),), partitions=("gpu",)))
 
@@ -124,6 +125,8 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("requeue_delay", "unknown", {"SchedulerParameters": None}, {}, {}, (), "SchedulerParameters"),
     ("job_requeue", "warning", {"JobRequeue": "0"}, {}, {}, (), "--requeue"),
     ("append", "note", {"JobFileAppend": "0"}, {}, {}, (), "--open-mode=append"),
+    ("power_saving", "note", {"PrivateData": "none"}, {}, {}, (), "cloud nodes that are off"),
+    ("power_saving", "unknown", {"ResumeTimeout": None}, {}, {}, (), "ResumeTimeout"),
     ("accounting", "note", {"AccountingStorageType": "accounting_storage/none"}, {"accounting": False}, {}, (),
      "keeps no accounts"),
     ("accounting", "warning", {}, {"accounting": Unknown("connection refused")}, {}, (), "connection refused"),
@@ -262,6 +265,12 @@ def test_what_is_not_well_is_found(
     assert (found.verdict, words in found.found) == (verdict, True), found
     assert found.why.endswith(".") and found.link == f"docs/admin.md#doctor-{check}"
     assert found.fix or verdict in ("note", "unknown")
+
+
+def test_where_slurm_switches_nothing_off_cloud_nodes_are_no_matter() -> None:
+    found = findings(slurm({"SuspendProgram": "(null)", "PrivateData": "none"}), host())["power_saving"]
+
+    assert (found.verdict, found.found) == ("ok", "Slurm switches no nodes off")
 
 
 def test_every_check_is_seen_in_both_verdicts() -> None:

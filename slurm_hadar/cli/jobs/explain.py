@@ -191,6 +191,8 @@ def _state(
         return [f"job {job_id} {TIERS['pinned']}: {slurm['pinned']}"]
     if slurm.get("state") == "pending" or (record is None and "state" not in slurm):
         return [f"job {job_id} {_waits(record, last)}"]
+    if record is not None and record.readied:
+        return [f"job {job_id} has been given nodes, and starts when they are ready."]
     return [f"job {job_id} runs" + ("; no round has looked at it yet." if record is None else ".")]
 
 

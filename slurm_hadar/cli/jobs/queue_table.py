@@ -26,7 +26,7 @@ _ALWAYS = ("JOB", "NAME", "STATE", "GPUS")
 _IF_ROOM = ("USER", "AGE", "DONE", "STEPS/S", "SIZE")  # the most important first
 _BELOW = ("WHERE", "WHY")
 _NAME, _SHORT_NAME = 20, 12
-_COLOURS = {"running": "green", "pending": "yellow", "completing": "cyan"}
+_COLOURS = {"running": "green", "pending": "yellow", "completing": "cyan", "starting": "cyan"}
 _INDENT = 4
 _Row = dict[str, str]
 

@@ -129,6 +129,8 @@ def _state(found: Status, now: float) -> str:
     if line is not None and line.started is not None:
         where = place(Placement.of(line.held)) if line.held else line.where
         return f"{line.state} since {clock(line.started)} ({span(now - line.started)}) on {where}"
+    if line is not None and line.state == "starting":
+        return f"{line.state} on {place(Placement.of(line.held)) if line.held else line.where}: {line.why}"
     if line is not None:
         return f"{line.state} since {clock(line.arrival)} ({span(now - line.arrival)})"
     ended = found.record.ended if found.record is not None else found.accounted.end if found.accounted else None

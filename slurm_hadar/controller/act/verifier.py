@@ -90,11 +90,13 @@ class Verifier:
             outcome.log.append(planned.entry(result.job_id, WriteOutcome.OK, why))
 
     def _conclude(self, record: JobRecord, change: Change, found: Verdict, outcome: Outcome) -> None:
+        job = outcome.shown.jobs.get(change.job_id)
         if found.good:
             record.slow = 0
+            if job is not None and job.configuring:
+                record.readied = dict.fromkeys(job.nodes, job.start or time.time())
             return
         outcome.log.append(_placed(change, WriteOutcome.INEFFECTIVE, found.fault))
-        job = outcome.shown.jobs.get(change.job_id)
         if _waits(job):
             self._undo.undo(record, change, job, outcome)
 

@@ -171,9 +171,10 @@ class _Game:
         if (nodes := job.form.nodes) is not None and any(at <= self.now for at in job.opens.values()):
             nodes |= {node for node, at in job.opens.items() if at <= self.now}
             job = replace(job, form=replace(job.form, nodes=nodes))
-        if not job.running or job.job_id in self._stays or job.started is None:
+        if not job.running or job.job_id in self._stays:
             return job
-        young = self.now - job.started < self._config.guard.min_run_s
+        since = self.now if job.started is None else job.started  # its nodes are made ready for it
+        young = self.now - since < self._config.guard.min_run_s
         return replace(job, unmovable=_YOUNG if young else None)
 
     def _apply(self, change: Change) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm_hadar.controller.journal import JobRecord, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast
+from slurm_hadar.controller.words import being_readied
 from slurm_hadar.model import JobState, Placement, outruns
 from slurm_hadar.slurm.state import SlurmJob
 
@@ -73,7 +74,7 @@ def line_of(
     knows."""
     if shares is not None and record is not None and record.company.get("with") == shares["with"]:
         shares = {**shares, **record.company}
-    running = job.state is JobState.RUNNING
+    running = job.state is JobState.RUNNING and not job.configuring
     forecast = Forecast.of(record) if record else None
     wait = _wait(job, record, pinned, wait)
     wanted = Placement.of(wait.get("wanted") or {})
@@ -81,7 +82,7 @@ def line_of(
         job_id=job.job_id,
         user=job.user,
         name=job.name,
-        state=str(job.state),
+        state="starting" if job.configuring else str(job.state),
         gpus=held.workers or (record.workers if record else job.gpu_count),
         where=str(held) if held else _nodes(job) or "-",
         steps_per_s=record.steps_per_s if record and running else None,
@@ -113,6 +114,8 @@ def _wait(job: SlurmJob, record: JobRecord | None, pinned: str | None, wait: dic
     """Nothing of a job that does not wait, unless it is left to Slurm, or left alone while it runs."""
     if pinned:
         return {**wait, "tier": "pinned", "why": pinned}
+    if job.configuring:
+        return {} if record is None else {"why": being_readied(record)}
     left_alone = wait.get("tier") == "pinned" and record is not None and record.stage is Stage.RUNNING
     return wait if job.state is JobState.PENDING or left_alone else {}
 

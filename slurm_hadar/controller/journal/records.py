@@ -90,8 +90,9 @@ class JobRecord:
     recorded; what the journal has of this id from before is another job's, whose number was used again.
     ``others_s``: GPU-seconds of ``attained_s`` that others had, of GPUs that it shared with them.
     ``set_by_s``: by how much the clock was set since its arrival, in all.
-    ``unfit`` counts how often Slurm found nodes unfit for it, ``unfit_on`` the last ones and Slurm's word; from the
-    second time on it is left to Slurm until ``unfit_until``.
+    ``readied``: since when nodes are made ready for its present run, by node, as where Slurm switches them on; {} = it
+    runs, or has none. ``unfit`` counts how often Slurm found nodes unfit for it, ``unfit_on`` the last ones and Slurm's
+    word; from the second time on it is left to Slurm until ``unfit_until``.
     """
 
     job_id: str
@@ -166,6 +167,7 @@ class JobRecord:
     others_s: float = 0.0
     most_steps: float = 0.0
     raised: int = 0
+    readied: Mapping[str, float] = field(default_factory=lambda: _NOTHING)
 
     @property
     def past(self) -> PastJob:
@@ -216,6 +218,7 @@ class JobRecord:
             if moment := getattr(self, name):
                 setattr(self, name, moment + by_s)
         self.avoid = {node: until + by_s for node, until in self.avoid.items()}
+        self.readied = {node: since + by_s for node, since in self.readied.items()}
 
     @property
     def ran_in_all_s(self) -> float:

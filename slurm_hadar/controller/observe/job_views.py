@@ -22,6 +22,7 @@ from slurm_hadar.controller.steering.forms import shared_form
 from slurm_hadar.controller.steering.nodes import NodeBook
 from slurm_hadar.controller.steering.time_limits import goes_on, types_within
 from slurm_hadar.controller.steering.writes import RESTART_GAP_S
+from slurm_hadar.controller.words import being_readied
 from slurm_hadar.model import Basis, Form, Job, JobState, Speed
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import DATA_SHEETS_WITHIN
@@ -170,8 +171,8 @@ class JobViews:
             return None
         if facts.job.state is not JobState.RUNNING:
             return self._fixed(facts) if facts.job.state is JobState.PENDING else None
-        if facts.job.state_text == "CONFIGURING":
-            return "its nodes are being made ready for it"
+        if facts.job.configuring:
+            return being_readied(record)
         if record.unsaved_until > now:
             why = "though it says that it can" if record.unsaved else "as its training had not begun"
             again_s = record.unsaved_until - now

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
+from slurm_hadar.controller.observe.boots import Boots
 from slurm_hadar.controller.observe.slurm_view import SlurmView
 from slurm_hadar.controller.steering.bounds import node_room
 from slurm_hadar.controller.steering.nodes import NodeFacts
@@ -14,7 +15,7 @@ from slurm_hadar.slurm.state import SlurmNode
 __all__ = ["node_views"]
 
 
-def node_views(view: SlurmView, jobs: Iterable[Job]) -> tuple[Node, ...]:
+def node_views(view: SlurmView, jobs: Iterable[Job], boots: Boots) -> tuple[Node, ...]:
     """A node with several GPU types is taken whole: stock Slurm cannot be told which of them an untyped request
     gets."""
     limits = {p: most for p, t in view.state.bounds.partitions.items() if (most := t.max_cpus_per_node) is not None}
@@ -48,6 +49,7 @@ def node_views(view: SlurmView, jobs: Iterable[Job]) -> tuple[Node, ...]:
             {partition: max(0, int(left)) for partition, left in room[n.name].items()},
             frozenset(tenants.get(n.name, ())),
             step[n.name],
+            boots.expected_s(n) if n.available else 0.0,
         )
         for n in view.state.nodes
     )
@@ -76,8 +78,9 @@ def _node(
     partition_cpus: Mapping[str, int],
     tenants: frozenset[Tenant],
     cpu_step: int,
+    boot_s: float,
 ) -> Node:
     total = dict(node.gpus)
     taken = total if facts.several_types else {t: max(0, n - ours.get(t, 0)) for t, n in node.used}
     said = (node.state, node.reason, node.features, node.partitions)
-    return Node(node.name, total, taken, node.available, *said, *room, partition_cpus, tenants, cpu_step)
+    return Node(node.name, total, taken, node.available, *said, *room, partition_cpus, tenants, cpu_step, boot_s)

@@ -201,7 +201,7 @@ class Observer:
         state, usage = view.state, self._sources.usage
         return Snapshot(
             state.time,
-            node_views(view, jobs),
+            node_views(view, jobs, self._sources.boots),
             jobs,
             state.partitions,
             self._config.controller.round_s,

@@ -10,6 +10,7 @@ from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.journal import JobRecord, PastJob
 from slurm_hadar.controller.journal.best_effort import BestEffort
+from slurm_hadar.controller.observe.boots import Boots
 from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
@@ -31,7 +32,8 @@ class Sources:
     jobs report are filed, ``profiles`` those on shared GPUs, None = nowhere. ``records``: as the journal has them;
     ``past``: the jobs that ended last; ``recall``: the record of any job, ended or not, as the journal has it.
     ``usage``: where GPU time is booked. ``forecaster``: says how long jobs will be, None = nobody does. ``seal``: of
-    the notes in jobs' comments. ``quarantine``: where one job's fault stays that job's."""
+    the notes in jobs' comments. ``boots``: of nodes that Slurm switches on. ``quarantine``: where one job's fault stays
+    that job's."""
 
     book: ReportBook
     estimator: Estimator
@@ -45,5 +47,6 @@ class Sources:
     quarantine: Quarantine = field(default_factory=Quarantine)
     lessons: Lessons = field(default_factory=Lessons)
     profiles: ProfileStore | None = None
+    boots: Boots = field(default_factory=Boots)
     past: deque[PastJob] = field(default_factory=lambda: deque(maxlen=PAST))
     recall: Callable[[str], JobRecord | None] = lambda _job_id: None

@@ -88,9 +88,9 @@ class DashboardRows:
     def _note_runs(self, snapshot: Snapshot) -> list[Run]:
         """Runs that began or are over since the last look."""
         running = {
-            job.job_id: Run(job.job_id, job.started or snapshot.time, None, job.held, job.pinned is None)
+            job.job_id: Run(job.job_id, job.started, None, job.held, job.pinned is None)
             for job in snapshot.jobs
-            if job.running and job.placement
+            if job.running and job.placement and job.started is not None
         }
         changed = []
         for job_id, run in list(self._runs.items()):

@@ -21,6 +21,7 @@ from slurm_hadar.policies.toolkit.arena import Arena
 from slurm_hadar.policies.toolkit.ledger import Ledger
 from slurm_hadar.policies.toolkit.shared_gpus.company import all_accept, may_be_several, on_same_gpu, shares_kept
 from slurm_hadar.policies.toolkit.shared_gpus.turn_shares import EQUAL
+from slurm_hadar.units import span
 
 __all__ = ["Change", "ChangeKind", "changes_of", "limit", "fit", "unmovable_reason"]
 
@@ -141,7 +142,7 @@ def limit(snapshot: Snapshot, changes: Iterable[Change], config: Config) -> list
     them."""
     guard = config.guard
     changes = [_served(snapshot.job[c.job_id], c) for c in changes]
-    vetoed = _stretched(snapshot, changes, guard.max_stretch)
+    vetoed = _stretched(snapshot, changes, guard.max_stretch) | _not_worth_a_boot(snapshot, changes)
     idle = (ChangeKind.WAIT, ChangeKind.STAY)
     active = [c for c in changes if c.kind not in idle and c.job_id not in vetoed]
     budget = max(1, int(guard.max_changed_share * len(changes))) if guard.max_changed_share < 1 else len(changes)
@@ -314,6 +315,23 @@ def _stretched(snapshot: Snapshot, changes: Sequence[Change], most: float) -> di
     why = f"guard.max_stretch = {most:g}, and it has run less than 1/{most:g} of the time since its submission"
     jobs = map(snapshot.job.__getitem__, stopped)
     return {j.job_id: why for j in jobs if snapshot.time - j.arrival > most * served[j.parent] / j.form.workers}
+
+
+def _not_worth_a_boot(snapshot: Snapshot, changes: Sequence[Change]) -> dict[str, str]:
+    """Who is not moved for its own sake to a node that has to be switched on first, since until that is up it would
+    have done there what it gains: policies know what a restart costs, and of no boots. One that is moved to make room
+    for others gains nothing by itself."""
+    vetoed = {}
+    for change in changes:
+        nodes = [node for node in change.new.nodes if node not in change.old.nodes]
+        boot_s = max((snapshot.node[n].boot_s for n in nodes), default=0.0)
+        if change.kind is not ChangeKind.MOVE or not boot_s:
+            continue
+        job = snapshot.job[change.job_id]
+        before, after, left = job.rate(change.old), job.rate(change.new), job.expected_remaining_steps
+        if left is not None and 0 < before < after and left / before <= left / after + job.restart_cost_s + boot_s:
+            vetoed[job.job_id] = f"it gains less than the {span(boot_s)} that its new nodes take to be switched on"
+    return vetoed
 
 
 def fit(snapshot: Snapshot, changes: Iterable[Change], vetoed: Mapping[str, str]) -> list[Change]:

@@ -53,8 +53,10 @@ class Arena:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Arena:
-        """Lay out the slots and sort the steerable jobs into kept, bound, odd and movers."""
-        pairs = [(node.name, t, n) for node in snapshot.nodes for t, n in node.steerable_gpus.items()]
+        """Lay out the slots and sort the steerable jobs into kept, bound, odd and movers. Nodes that have to be
+        switched on come last: of places that are equal the first is taken."""
+        nodes = sorted(snapshot.nodes, key=lambda node: node.boot_s)
+        pairs = [(node.name, t, n) for node in nodes for t, n in node.steerable_gpus.items()]
         capacity = [n for _, _, n in pairs]
         arena = cls(snapshot, tuple((node, t) for node, t, _ in pairs), capacity, capacity.copy())
         arena._sort_jobs()

@@ -95,3 +95,15 @@ def test_a_job_that_goes_on_beyond_what_was_stated_is_not_done(steps: float, sho
 
     assert done(line.done_share, line.size) == shown
     assert done(None, "predicted") == done(None, "") == "-"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_whose_nodes_are_made_ready_is_starting(known: bool) -> None:
+    """It has them, and does not run: Slurm switches them on, or their prolog runs."""
+    slurm = FakeSlurm({"n": ("v100", 4)})
+    job = replace(slurm.jobs[slurm.submit(1)], state=JobState.RUNNING, state_text="CONFIGURING", start=1000.0)
+    record = JobRecord("1", steps_per_s=3.0, readied={"n": 1000.0}) if known else None
+    line = line_of(job, record, Placement.of({"n": {"v100": 1}}), None, {"tier": "waits-by-policy", "why": "before"})
+
+    assert (line.state, line.started, line.steps_per_s, line.tier, line.gpus) == ("starting", None, None, "", 1)
+    assert line.why.startswith("its nodes are being made ready for it since ") == known

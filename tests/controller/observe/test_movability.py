@@ -58,7 +58,8 @@ def test_whose_nodes_are_booting_stays_until_they_are_up(bench: Callable[..., An
     b.slurm.start(job, "v100-1")
     b.slurm.jobs[job] = replace(b.slurm.jobs[job], state_text="CONFIGURING")
     controller = b.new_controller(policy=Scripted())
-    assert controller.run_round().seen.snapshot.job[job].unmovable == "its nodes are being made ready for it"
+    why = controller.run_round().seen.snapshot.job[job].unmovable
+    assert why is not None and why.startswith("its nodes are being made ready for it since ")
 
     b.slurm.jobs[job] = replace(b.slurm.jobs[job], state_text="RUNNING")
     assert controller.run_round().seen.snapshot.job[job].movable

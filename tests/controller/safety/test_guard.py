@@ -195,3 +195,28 @@ def test_nobody_is_stopped_for_a_gang_that_another_keeps_from_starting() -> None
 
     assert [c.kind for c in changes] == [ChangeKind.STAY, ChangeKind.STAY, ChangeKind.WAIT]
     assert "max_stretch" in changes[0].why and "put off" in changes[1].why and "did not come free" in changes[2].why
+
+
+@pytest.mark.parametrize(
+    ("steps", "boot_s", "to", "moves"),
+    [
+        (2000, 180.0, "b", True),  # 2000 s where it is, 1000 s and a boot there
+        (300, 180.0, "b", False),
+        (300, 0.0, "b", True),
+        (300, 180.0, "c", True),  # for others' sake: it is no faster there
+    ],
+)
+def test_nobody_is_moved_for_less_than_a_boot(steps: float, boot_s: float, to: str, moves: bool) -> None:
+    """Policies know what a restart costs; that the new node has to be switched on first costs minutes more."""
+    nodes = (Node("a", {"p100": 1}), Node("b", {"v100": 1}, boot_s=boot_s), Node("c", {"k80": 1}, boot_s=boot_s))
+    speeds = {"p100": Speed(1.0), "v100": Speed(2.0), "k80": Speed(0.5)}
+    there = {"a": "p100", "b": "v100", "c": "k80"}
+    job = Job("1", Form(1), state=JobState.RUNNING, placement=Placement.of({"a": {"p100": 1}}), speeds=speeds,
+              total_steps=steps, restart_cost_s=10.0)  # fmt: skip
+    snapshot = Snapshot(0.0, nodes, (job,))
+    plan = Plan("x", {"1": Placement.of({to: {there[to]: 1}})})
+
+    (change,) = limit(snapshot, changes_of(snapshot, plan), load(None, []))
+
+    assert change.kind is (ChangeKind.MOVE if moves else ChangeKind.STAY)
+    assert moves or "3 min" in change.veto

@@ -30,6 +30,10 @@ from slurm_hadar.throughput.table import worker_batch
 
 __all__ = ["FactFinder", "JobFacts"]
 
+# What Slurm says of a job while nodes are not available to it. Nothing is to be learned from that as long as some are
+# being switched off: in a moment they are free.
+_ABOUT_NODES = ("ReqNodeNotAvail", "Nodes required for job are DOWN")
+
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
@@ -95,6 +99,7 @@ class FactFinder:
         self._now = view.state.time
         self.quota_book = QuotaBook(view.state)
         self._standing = self._standing_now()
+        self._switching_off = any(node.off and not node.available for node in view.state.nodes)
 
     def find(self, job: SlurmJob) -> JobFacts:
         """Bring the job's record up to date, and say what is known of it now."""
@@ -167,7 +172,7 @@ class FactFinder:
         form = form_of(job, comment, record, facts, self._now)
         self._note_size(job, comment, record)
         only, closed = book.closed(job, self._now)
-        closed |= self._sources.lessons.vain.closed(job, record).keys()
+        closed |= self._avoided(job, record).keys() | self._sources.boots.closed(self._now).keys()
         closed -= frozenset(job.nodes)  # where it runs it may stay
         if only is not None or closed:
             open_ = form.nodes if form.nodes is not None else frozenset(facts)
@@ -195,7 +200,8 @@ class FactFinder:
         """Where a waiting job is not tried for what became of it, or of one like it, there, and until when."""
         if job.state is not JobState.PENDING:
             return {}
-        avoided = {**record.avoid, **self._sources.lessons.vain.closed(job, record)}
+        vain, off = self._sources.lessons.vain.closed(job, record), self._sources.boots.closed(self._now)
+        avoided = {**record.avoid, **off, **vain}
         return {n: until for n, until in avoided.items() if until > self._now and n in self._view.facts}
 
     def _note_size(self, job: SlurmJob, comment: JobComment, record: JobRecord) -> None:
@@ -219,6 +225,7 @@ class FactFinder:
             learned = f"its reservation {reservation.name} begins at {clock(reservation.start)}"
         elif not self.quota_book.spent(needs):
             explained = bool(form.sizes) and self.quota_book.explains(needs, form.workers)
+            explained = explained or (self._switching_off and job.reason.startswith(_ABOUT_NODES))
             known = of_one_partition(job) or of_a_known_throttle(job) or explained
             if not known and job.reason not in TRANSIENT_HOLDS and not job.held and keeps_back(job.reason):
                 first_s = self._config.controller.round_s

@@ -40,9 +40,10 @@ class JobRecords:
         self.events: list[Event] = []
         self._config = config
         self._book, self._usage, self._recall = sources.book, sources.usage, sources.recall
-        self._seal, self._quarantine = sources.seal, sources.quarantine
+        self._seal, self._quarantine, self._boots = sources.seal, sources.quarantine, sources.boots
         self._before_s = self._round_s = 0.0  # when the round before and this one looked
         self._lost: dict[str, float] = {}  # nodes that were out of use lately, and until when that counts
+        self._not_up: dict[str, str] = {}  # those that are down or switched off, and Slurm's reason
 
     def reconfigure(self, config: Config) -> None:
         """Go by another configuration from the next round on."""
@@ -52,6 +53,7 @@ class JobRecords:
         """Moments of jobs that are not over become those of the new time."""
         self._round_s += by_s
         self._lost = {node: until + by_s for node, until in self._lost.items()}
+        self._boots.clock_set(by_s)
         for record in self.all.values():
             record.clock_set(by_s)
 
@@ -60,7 +62,10 @@ class JobRecords:
         self.events = []
         self._before_s, self._round_s = self._round_s, state.time
         self._lost = {node: until for node, until in self._lost.items() if until > state.time}
-        self._lost.update({n.name: state.time + LOST_NODE_S for n in state.nodes if not n.available})
+        # one that is switched off has lost nobody
+        self._lost.update({n.name: state.time + LOST_NODE_S for n in state.nodes if not (n.available or n.off)})
+        self._not_up = {n.name: n.reason for n in state.nodes if n.off or not n.available}
+        self._boots.look(state.nodes)
 
     def failed_restarts(self, view: SlurmView, denied: Collection[str]) -> dict[str, SlurmJob]:
         """The jobs that Slurm is to start once more, elsewhere; their records stay."""
@@ -209,6 +214,7 @@ class JobRecords:
         taken to be so where the run was ``cut`` short, or where nobody has looked for a while. Of a run that we have
         ended nothing is left (``ran_on`` is empty).
         """
+        self._note_no_boot(record, now)
         unseen = now - record.last_seen > _UNSEEN_S
         lost = [node for node in record.ran_on if unseen or cut or node in self._lost]
         if lost:
@@ -226,12 +232,31 @@ class JobRecords:
             record.ran_s = {}
         return again
 
+    def _note_no_boot(self, record: JobRecord, now: float) -> None:
+        """Slurm has given up nodes that were to be made ready for the job: it put that back, and they are off or down.
+        No job is tried there for a while."""
+        failed = [node for node in record.readied if node in self._not_up]
+        record.readied = {}
+        if failed:
+            until = self._boots.failed(failed, now)
+            record.keep_off(failed, until)  # whatever becomes of this controller
+            why = self._not_up[failed[0]]
+            said = f" ({why})" if why else ""
+            lost = f"{fold(failed)} did not come up{said}; no job is tried there until {clock(until)}"
+            self.events.append(Event(record.job_id, "barred", lost))
+
     def note_run(self, record: JobRecord, job: SlurmJob, view: SlurmView, whole: Placement, now: float) -> None:
         """Attained service in GPU-seconds: the time since it was last booked, in each round that sees the job run. Its
-        user has had all GPUs of nodes that it was given ``whole``, and its part of one that it shares."""
+        user has had all GPUs of nodes that it was given ``whole``, and its part of one that it shares. While its nodes
+        are made ready it does not run: where they were switched on for it, Slurm sets its start to the end of that."""
         if job.state is not JobState.RUNNING:
             self._note_end(record, now)
             return
+        if job.configuring:
+            record.readied = dict.fromkeys(job.nodes, job.start or now)
+            record.given = job.nodes if record.steered else ()
+            return
+        self._note_ready(record, job)
         goes_on = record.ran_on == job.nodes  # it was suspended
         record.ran_on = job.nodes
         record.given = job.nodes if record.steered else ()
@@ -258,6 +283,13 @@ class JobRecords:
             record.ran_more(most, ran_s)
             record.last_type = most
         record.booked = now
+
+    def _note_ready(self, record: JobRecord, job: SlurmJob) -> None:
+        """Its nodes are ready; where the start is as it was they were up before."""
+        began = min(record.readied.values(), default=None)
+        if began is not None and job.start is not None and job.start > began:
+            self._boots.took(job.start - began)
+        record.readied = {}
 
     def _note_end(self, record: JobRecord, now: float) -> None:
         """The last stretch of a job that ran when it was last seen: until it said goodbye, else half of the time since
