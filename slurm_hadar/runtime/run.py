@@ -21,7 +21,7 @@ from slurm_hadar.runtime.checkpoint.parts import classes_of, refill, restore
 from slurm_hadar.runtime.checkpoint.saver import Saver
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.turns import Turns
-from slurm_hadar.runtime.progress.endings import Ending, die
+from slurm_hadar.runtime.progress.endings import Ending, die, flush
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.spec import TrainingSpec
 from slurm_hadar.runtime.unsaved.forgotten import Beside, Forgotten
@@ -138,8 +138,16 @@ class Run:
 
     def _tell_of_epoch(self, lost: list[str]) -> None:
         """Of what differs in one that a run is resumed in."""
-        if lost and self._gang.leads and self.step < self.total_steps:
+        over = self.step >= self.total_steps
+        if not self._gang.leads:
+            return
+        if lost and not over:
             say(words_of(lost))
+        if self._made == 0 and (over or self._has_left or self._feed.used_up):
+            say(
+                f"all batches of epoch {self.epoch} were used before, so its loop makes no turn, and what follows it "
+                "is done: what the script reads there and sets in the loop alone, as a loss, has no value"
+            )
 
     def _save_epoch(self) -> None:
         """Between two epochs; behind the last one what was done since its last step is saved, too."""
@@ -352,6 +360,7 @@ class Run:
         self._wanted = False
         if self._gang.leads:
             self._forgotten.before_save(wait)
+        flush(files=wait)
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
         plain |= {"samples_per_step": self._samples_per_step, "settings": self._settings.saved()}
         plain |= {"stopped": self._stopped, "left_epoch": self._left_epoch, **self._conditions.saved()}

@@ -225,6 +225,44 @@ for epoch, batches in run.epochs():
     assert "Give train()" not in said
 
 
+@pytest.mark.parametrize("at", [5, 8])
+def test_a_run_that_has_no_batch_left_of_its_epoch_says_so(small: Any, at: int) -> None:
+    """Before a script of which that asks too much ends with an error."""
+    script = f"""
+run = slurm_hadar.train(model, optimizer, total_steps=8, loader=list(range(4)))
+for epoch, batches in run.epochs():
+    for batch in batches:
+        step(); loss = 1
+        if first and run.step + 1 == {at}: os.kill(os.getpid(), signal.SIGTERM)
+    print(epoch, loss)
+"""
+    assert small(script)[0] == -signal.SIGTERM
+    code, found, said = small(script, 1)
+    assert code == (at == 8) and (found == ["1 1"]) == (at == 5), said
+    assert ("all batches of epoch 1 were used before, so its loop makes no turn" in said) == (at == 8), said
+
+
+@pytest.mark.parametrize("by", ["SIGKILL", "SIGTERM"])
+def test_what_was_printed_is_safe_as_soon_as_what_it_tells_of_is_saved(small: Any, by: str) -> None:
+    """Where a node dies, and where the process is told to end behind the loop: no later run prints it again."""
+    script = f"""
+import sys
+sys.stdout.reconfigure(line_buffering=False, write_through=False)  # as that of a file
+run = slurm_hadar.train(
+    model, optimizer, total_steps=12, loader=list(range(4)), save_every_steps=4, async_save=False
+)
+for epoch, batches in run.epochs():
+    for batch in batches:
+        if epoch == 2 and "{by}" == "SIGKILL": os.kill(os.getpid(), signal.SIGKILL)
+        step()
+    print("epoch", epoch)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    code, found, _ = small(script)
+    assert code == -getattr(signal, by)
+    assert found == ["epoch 0", "epoch 1"] + ["epoch 2"] * (by == "SIGTERM")
+
+
 GANG = """
 import os, signal, sys, torch, slurm_hadar
 import torch.distributed as dist
