@@ -33,10 +33,10 @@ class Settings:
         self._begun: dict[str, str] = {}
         self._own = set[str]()  # what the data change by themselves
         self._within = False
-        self._then: Mapping[str, str] = {}
+        self._then: Mapping[str, list[str]] = {}
         self._ahead: dict[str, str] | None = None  # None: resumed in the midst of an epoch
 
-    def resumed(self, then: Mapping[str, str], within_epoch: bool) -> None:
+    def resumed(self, then: Mapping[str, list[str]], within_epoch: bool) -> None:
         """``then``: what a checkpoint holds, made in the midst of an epoch or between two."""
         self._then, self._ahead = then, None if within_epoch else _words(self._source)
 
@@ -44,7 +44,7 @@ class Settings:
         """The script asks for an epoch's first batch. In a resumed run: what it has not set as it was."""
         self._begun, self._within = _words(self._source), True
         then, self._then = self._then, {}
-        lost = {name for name, was in then.items() if self._begun.get(name, was) != was}
+        lost = {name for name, was in then.items() if self._begun.get(name, was[0]) not in was}
         if self._ahead is not None:  # what the script has set for this epoch is another matter
             lost = {name for name in lost if self._ahead.get(name) == self._begun[name]}
         return sorted(lost)
@@ -54,11 +54,13 @@ class Settings:
         self._see()
         self._within = False
 
-    def saved(self) -> dict[str, str]:
-        """As a checkpoint holds it."""
+    def saved(self) -> dict[str, list[str]]:
+        """As a checkpoint holds it: how the epoch began and, between two, what there is behind it, which is another
+        where a validation uses the same data."""
         self._see()
         held = self._begun if self._within else _words(self._source)
-        return {name: word for name, word in held.items() if name not in self._own}
+        known = {name: word for name, word in held.items() if name not in self._own}
+        return {name: sorted({word, self._begun.get(name, word)}) for name, word in known.items()}
 
     def _see(self) -> None:
         if self._within:

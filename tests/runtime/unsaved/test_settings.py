@@ -63,7 +63,7 @@ RIGHT = {
     "until an epoch": "data.more, data.mode = (strong, 'easy') if epoch < 2 else (None, 'hard')",
     "the epoch itself": "data.size = epoch",
     "parts": "data.parts = Compose(weak, *([Noise(0.1)] if epoch < 3 else [strong]))",
-    "nothing": "pass",
+    "for each pass": "data.transform, data.hard = weak, False",
 }
 #: What a resumed run has not, by its name: what is set in one epoch's beginning, or behind it.
 LOST = {
@@ -109,7 +109,8 @@ def play(job_env: dict[str, str], start_script: Callable[..., Any]) -> Callable[
 def test_no_word_of_what_each_run_sets_by_the_epoch_and_of_what_data_do_by_themselves(
     how: str, at: int, play: Any
 ) -> None:
-    expected, found, said = play(at, RIGHT[how])
+    behind = "data.transform, data.hard = strong, True" if how == "for each pass" else "pass"  # as a validation
+    expected, found, said = play(at, RIGHT[how], behind)
     assert found == expected and "WARNING" not in said, said
 
 
@@ -120,9 +121,19 @@ def test_what_was_set_in_an_epoch_that_is_over_is_told_of(name: str, play: Any) 
     assert said.count("WARNING") == 1 and f"ended the last one: {name}. So the training" in said, said
 
 
-def test_what_was_set_behind_an_epoch_is_told_of_by_a_run_that_begins_with_the_next(play: Any) -> None:
-    expected, found, said = play(BETWEEN, behind="if epoch == 1: data.transform = strong")
-    assert found != expected and "ended the last one: Data.transform. So the training" in said, said
+@pytest.mark.parametrize(
+    ("name", "behind"),
+    [
+        ("transform", "if epoch == 1: data.transform = strong"),
+        ("chosen", "data.chosen = data.chosen + [16 + len(data.chosen) % 8] * 4"),
+    ],
+)
+def test_what_was_set_behind_an_epoch_is_told_of_by_a_run_that_begins_with_a_later_one(
+    name: str, behind: str, play: Any
+) -> None:
+    at = {"transform": 16, "chosen": 4 + 5 + 6}[name]
+    expected, found, said = play(at, behind=behind)
+    assert found != expected and f"ended the last one: Data.{name}. So the training" in said, said
 
 
 def test_so_is_a_list_that_the_function_reads_which_makes_the_batches(play: Any) -> None:
