@@ -21,10 +21,11 @@ from slurm_hadar.runtime.checkpoint.parts import classes_of, refill, restore
 from slurm_hadar.runtime.checkpoint.saver import Saver
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.turns import Turns
-from slurm_hadar.runtime.progress.endings import Ending, die
+from slurm_hadar.runtime.progress.endings import Ending, die, flush
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.spec import TrainingSpec
 from slurm_hadar.runtime.unsaved.forgotten import Beside, Forgotten
+from slurm_hadar.runtime.unsaved.settings import Settings, words_of
 from slurm_hadar.runtime.workers.balance import Balance
 
 __all__ = ["Run"]
@@ -61,6 +62,7 @@ class Run:
         self._link, self._saver, self._balance = link, saver, balance
         self._turns = Turns(self._parts.get("optimizer", {}).values())
         self._forgotten = Forgotten(self._parts, self._turns, link, beside)
+        self._settings = Settings(self._feed.source)
         self._ending = Ending(self._gang.leads)
         weakref.finalize(self, self._ending.forget)
         self._trigger = Trigger(self._gang, link, self._ending, self._pace, every)
@@ -130,7 +132,22 @@ class Run:
     def _rest_of_epoch(self) -> Iterator[Any]:
         self._left_epoch = self._has_left
         self._forgotten.numbers.begin_epoch()
+        if self._saver is not None:
+            self._tell_of_epoch(self._settings.begin_epoch())
         return iter(()) if self._has_left else self._begin_loop(within_epoch=True)
+
+    def _tell_of_epoch(self, lost: list[str]) -> None:
+        """Of what differs in one that a run is resumed in."""
+        over = self.step >= self.total_steps
+        if not self._gang.leads:
+            return
+        if lost and not over:
+            say(words_of(lost))
+        if self._made == 0 and (over or self._has_left or self._feed.used_up):
+            say(
+                f"all batches of epoch {self.epoch} were used before, so its loop makes no turn, and what follows it "
+                "is done: what the script reads there and sets in the loop alone, as a loss, has no value"
+            )
 
     def _save_epoch(self) -> None:
         """Between two epochs; behind the last one what was done since its last step is saved, too."""
@@ -198,6 +215,7 @@ class Run:
         """Its batches are used up, and what else the script does with it follows."""
         self._whole = self._turns.ripe()
         self._ending.later = True
+        self._settings.end_epoch()
         if self._saver is not None and self._ending.asked and self._whole and self._gang.world == 1:
             self._save_asked()
 
@@ -205,6 +223,7 @@ class Run:
         """The loop was left within a turn, by ``break``. What its optimizer step has made is a step like others; where
         nothing has been done, the batch is the next one again."""
         self._in_step = False
+        self._settings.end_epoch()
         stepped, wanted = self._turns.stepped, self._wanted
         self._left_epoch = stepped and self._in_epoch
         untouched = not stepped and self._turns.untouched
@@ -341,8 +360,9 @@ class Run:
         self._wanted = False
         if self._gang.leads:
             self._forgotten.before_save(wait)
+        flush(files=wait)
         plain = {"step": self.step, "user": self.state, "plain": self.also, "position": self._feed.position()}
-        plain["samples_per_step"] = self._samples_per_step
+        plain |= {"samples_per_step": self._samples_per_step, "settings": self._settings.saved()}
         plain |= {"stopped": self._stopped, "left_epoch": self._left_epoch, **self._conditions.saved()}
         try:
             self._saver.save(self.step, self._parts, plain, self._feed.random_states(), wait)
@@ -417,6 +437,7 @@ class Run:
                     f"WARNING: {self._gang.world} workers go on in the epoch of {len(ranks)}, and the loader does not "
                     "tell how many samples a batch has: those of one worker are taken to be as many as before"
                 )
+        self._settings.resumed(saved.get("settings", {}), within_epoch=position["index"] > 0)
         self._feed.restore(position, mine)
 
     @property

@@ -29,6 +29,7 @@ __all__ = [
     "generators_within",
     "has_spawned",
     "held_by",
+    "used_by",
 ]
 
 _MOST = 20_000  # of objects that are looked at: some milliseconds
@@ -168,7 +169,7 @@ def _inside(one: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(one, types.MethodType):
         yield from (("self", one.__self__), ("func", one.__func__))
     elif isinstance(one, types.FunctionType):
-        yield from _in_function(one)
+        yield from used_by(one)
     elif not _is_of_a_library(type(one), "slurm_hadar"):
         yield from _attributes(one)
 
@@ -189,7 +190,7 @@ def _attributes(one: Any) -> Iterator[tuple[str, Any]]:
         yield from ((name, value) for name, value in own.items() if name not in _NOT_HELD)
 
 
-def _in_function(one: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def used_by(one: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """What it has in its closure and as defaults, and the names of its module that it uses."""
     if _is_of_a_library(one, *_LIBRARIES):
         return

@@ -1,5 +1,6 @@
 """Which samples are drawn, where a script changes that in its loop: the indices of its subsets (active learning, mining
-of hard examples), and lists of a sampler's that it shuffles in place, of indices or of buckets of such.
+of hard examples), and lists of a sampler's or a dataset's that it changes in place: indices, labels, names of files, or
+buckets of indices.
 
 What is as it was at first is not saved. What has changed belongs to the position, as random states do: as it was when
 the epoch began, of which the order follows, and as it is.
@@ -16,7 +17,7 @@ from typing import Any
 __all__ = ["changed_lists", "short"]
 
 _first: dict[int, tuple[Any, Any, list[Any]]] = {}  # a subset, its indices as they were first seen, and their numbers
-_SAMPLERS = (".sampler", ".batch_sampler")
+_WHOSE = (".sampler", ".batch_sampler", ".dataset")
 
 
 def changed_lists(held: Iterable[tuple[str, Any]]) -> Iterator[Any]:
@@ -26,7 +27,7 @@ def changed_lists(held: Iterable[tuple[str, Any]]) -> Iterator[Any]:
     for path, one in held:
         if data is not None and isinstance(one, data.Subset):
             yield _Chosen(path, one)
-        elif type(one) is list and path.startswith(_SAMPLERS) and id(one) not in within:
+        elif type(one) is list and path.startswith(_WHOSE) and id(one) not in within:
             if _is_of_numbers(one):
                 yield _List(path, one)
             elif _is_of_buckets(one):

@@ -1,7 +1,8 @@
 """Numbers of datasets that change while a training goes on, as a size of images that grows, or a count of epochs.
 
-A run that is resumed does again what the script does before an epoch's batches. So a number that is set there at one
-epoch after the other, as by ``dataset.set_epoch(epoch)``, is no loss; one that is set in a certain epoch alone is.
+A run that is resumed does again what the script does before an epoch's batches. So a number that is set there, as by
+``dataset.set_epoch(epoch)``, is no loss; whether it is set so in a certain epoch alone, a resumed run sees
+(:mod:`slurm_hadar.runtime.unsaved.settings`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ class Numbers:
         self._of = of
         self._known: dict[str, bytes] = {}
         self._ahead: dict[str, bytes] = {}
-        self._once, self._each, self._lost = set[str](), set[str](), set[str]()
 
     def begin(self) -> None:
         """The first turn is over."""
@@ -36,19 +36,12 @@ class Numbers:
         """It asks for the epoch's first batch."""
         ahead, self._ahead = self._ahead, {}
         now = self._now() if ahead else {}
-        for name, before in ahead.items():
-            if now[name] == before:
-                self._lost |= {name} & (self._once - self._each)
-                continue
-            (self._each if name in self._once else self._once).add(name)
-            if self._known.get(name) == before:
-                self._known[name] = now[name]
+        self._known |= {name: now[name] for name, before in ahead.items() if self._known.get(name) == before}
 
     def found(self) -> set[str]:
         """Those that a resumed run would not have, and what helps."""
         now = self._now() if self._known else {}
-        lost = self._lost | {name for name, known in self._known.items() if now[name] != known}
-        return {f"{name} {REMEDY}" for name in lost}
+        return {f"{name} {REMEDY}" for name, known in self._known.items() if now[name] != known}
 
     def _now(self) -> dict[str, bytes]:
         return {name: pickle.dumps(numbers.get_state()) for name, numbers in self._of.items()}

@@ -201,12 +201,12 @@ for epoch, batches in run.epochs():
     ("top", "behind", "told"),
     [
         ("data.size = 2 * epoch", "pass", False),
-        ("if epoch == 1: data.size = 5", "pass", True),
+        ("data.size = 5 if epoch >= 1 else 0", "pass", False),
         ("pass", "data.size += 1", True),
     ],
 )
 def test_numbers_of_a_dataset_that_each_epoch_sets_are_no_loss(small: Any, top: str, behind: str, told: bool) -> None:
-    """Those that are set in one epoch alone, or behind an epoch, are."""
+    """Those that are set behind an epoch are. The others a resumed run has or tells of (test_settings.py)."""
     script = f"""
 from torch.utils.data import DataLoader, Dataset
 class Data(Dataset):
@@ -223,6 +223,44 @@ for epoch, batches in run.epochs():
     code, _, said = small(script)
     assert code == 0 and ("numbers of Data (set them in every run" in said) == told == ("WARNING" in said), said
     assert "Give train()" not in said
+
+
+@pytest.mark.parametrize("at", [5, 8])
+def test_a_run_that_has_no_batch_left_of_its_epoch_says_so(small: Any, at: int) -> None:
+    """Before a script of which that asks too much ends with an error."""
+    script = f"""
+run = slurm_hadar.train(model, optimizer, total_steps=8, loader=list(range(4)))
+for epoch, batches in run.epochs():
+    for batch in batches:
+        step(); loss = 1
+        if first and run.step + 1 == {at}: os.kill(os.getpid(), signal.SIGTERM)
+    print(epoch, loss)
+"""
+    assert small(script)[0] == -signal.SIGTERM
+    code, found, said = small(script, 1)
+    assert code == (at == 8) and (found == ["1 1"]) == (at == 5), said
+    assert ("all batches of epoch 1 were used before, so its loop makes no turn" in said) == (at == 8), said
+
+
+@pytest.mark.parametrize("by", ["SIGKILL", "SIGTERM"])
+def test_what_was_printed_is_safe_as_soon_as_what_it_tells_of_is_saved(small: Any, by: str) -> None:
+    """Where a node dies, and where the process is told to end behind the loop: no later run prints it again."""
+    script = f"""
+import sys
+sys.stdout.reconfigure(line_buffering=False, write_through=False)  # as that of a file
+run = slurm_hadar.train(
+    model, optimizer, total_steps=12, loader=list(range(4)), save_every_steps=4, async_save=False
+)
+for epoch, batches in run.epochs():
+    for batch in batches:
+        if epoch == 2 and "{by}" == "SIGKILL": os.kill(os.getpid(), signal.SIGKILL)
+        step()
+    print("epoch", epoch)
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+    code, found, _ = small(script)
+    assert code == -getattr(signal, by)
+    assert found == ["epoch 0", "epoch 1"] + ["epoch 2"] * (by == "SIGTERM")
 
 
 GANG = """
