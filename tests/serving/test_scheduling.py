@@ -359,6 +359,41 @@ def test_what_is_shorter_than_all_that_is_known_is_found_out(known: int) -> None
     assert result.on_time.sum() >= len(trace) - 20 and result.on_time[-100:].all()
 
 
+def test_a_model_that_became_slower_is_found_out() -> None:
+    """One whose runs all take as long: as well as by the longest of the last runs."""
+    dice, trace, now_s = random.Random(7), [], 0.0
+    for n in range(1500):
+        now_s += dice.expovariate(12.0)
+        trace.append(TracedRequest(now_s, "a", 0.06 if n < 500 else 0.1, now_s + 0.7))
+    rates = [simulate(tuple(trace), name, ServeOptions(BatchLaw.linear(0.3, 16))) for name in ("orloj", "clockwork")]
+
+    assert rates[0].finish_rate >= rates[1].finish_rate - 0.01
+
+
+def test_one_long_run_does_not_make_others_hopeless() -> None:
+    """Of applications of which nothing else is known."""
+    long = TracedRequest(0.0, "long", 5.0, 1.0)
+    short = [TracedRequest(5.0 + n * 0.05, f"a{n % 6}", 0.01, 5.5 + n * 0.05) for n in range(400)]
+
+    result = simulate((long, *short), Name.ORLOJ, ServeOptions(LAW, profiled=0))
+
+    assert result.on_time.sum() > 380
+
+
+def test_a_try_may_last_while_distributions_are_worked_out_anew() -> None:
+    """Of an application of which nothing was known, and none waits."""
+    found = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, {"known": [5.0] * 20})})
+    worker = Worker("w")
+    found.arrive(_request(1, "new", 1.0), 0.0)
+    found.expire(0.0)
+    batch = found.choose(0.0, [worker])
+    assert batch is not None
+    found.policies[""].refresh(0.0)
+    found.ended(batch, 0.1, 0.1)
+
+    assert found.policies[""].run_times("new").mean_s < 5.0 or found.policies[""].refresh_due
+
+
 def test_what_is_hopeless_again_and_again_is_tried_ever_more_rarely() -> None:
     trace = tuple(TracedRequest(n * 0.5, "a", 0.1, n * 0.5 + (0.3 if n % 2 else 0.05)) for n in range(40_000))
 

@@ -124,6 +124,35 @@ def test_single_runs_are_taken_as_they_are() -> None:
     assert found.weights == pytest.approx((0.25, 0.5, 0.25))
 
 
+@pytest.mark.parametrize("factor", [0.5, 1.5])
+def test_what_was_before_a_change_is_forgotten(factor: float) -> None:
+    """Also where some batches of before are left in the part that differs the most at first."""
+    dice = random.Random(4)
+    window = Window()
+    for n in range(430):
+        seconds = 0.1 * dice.uniform(0.9, 1.1) * (factor if n >= 400 else 1.0)
+        window.add(seconds, 2, 0.0)
+        if n % 20 == 0:
+            window.distribution()
+    times = window.distribution().times_s
+
+    assert 0.09 * factor <= times[0] <= times[-1] <= 0.11 * factor
+    assert len(window) == 30 and window.requests == 60
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_chance_is_no_change(seed: int) -> None:
+    """Nor is another size of batches, the longest of which take longer."""
+    dice = random.Random(seed)
+    window = Window()
+    for n in range(600):
+        size = dice.choice([1, 2]) if n < 300 else 16
+        window.add(max(dice.lognormvariate(0.0, 1.2) for _ in range(size)), size, 0.0)
+        window.distribution()
+
+    assert len(window) == 600
+
+
 @given(st.lists(st.floats(0.001, 100.0), min_size=1, max_size=300), st.integers(1, 20))
 def test_thinning_keeps_the_mean(times: list[float], atoms: int) -> None:
     whole = Distribution(times)

@@ -33,15 +33,22 @@ class Latencies:
         # with the longest of each: else what an application's batches take would reach to the next one's times
         self._grid = np.unique([*some, *(of[-1] for of in known)])
         self._steps = np.diff(self._grid)
-        self._log_cdf = {a: self._log(a) for a in applications}
+        self._log_cdf: dict[str, Any] = {}
         self._longest: dict[tuple[tuple[str, int], ...], float] = {}
         self._sizes = sorted({s for k in law.sizes() for s in (k, k + k // 2) if s <= law.largest})
         self._alone: dict[str, tuple[dict[int, float], dict[int, float], list[int]]] = {}
 
     def foresee(self, former: Latencies) -> None:
         """Work out at once what was asked for of late, so that no decision waits for it."""
-        for key in list(former._longest)[-_KEPT:]:
-            self.expected_s(dict(key), 1)
+        keys = list(former._longest)[-_KEPT:]
+        names = {application: n for n, application in enumerate({a for key in keys for a, _ in key})}
+        if names:
+            counts = np.zeros((len(keys), len(names)))
+            for row, key in enumerate(keys):
+                for application, n in key:
+                    counts[row, names[application]] = n
+            longest = self._longest_s(counts @ np.stack([self._log_of(application) for application in names]))
+            self._longest = dict(zip(keys, longest.tolist(), strict=True))
         for application in former._alone:
             self.alone(application)
 
@@ -50,15 +57,21 @@ class Latencies:
         key = tuple(counts.items())
         found = self._longest.get(key)
         if found is None:
-            for application in counts.keys() - self._log_cdf.keys():
-                self._log_cdf[application] = self._log(application)
-            reached = np.exp(sum(n * self._log_cdf[application] for application, n in key))
-            found = self._longest[key] = float(self._grid[0] + self._steps @ (1.0 - reached[:-1]))
+            log_cdf = sum(n * self._log_of(application) for application, n in key)
+            found = self._longest[key] = float(self._longest_s(log_cdf))
         return found * self._factors[size]
 
-    def _log(self, application: str) -> Any:
+    def _longest_s(self, log_cdf: Any) -> Any:
+        """The mean, of logarithms of a distribution function on the grid, or of each row of such."""
+        return self._grid[0] + (1.0 - np.exp(log_cdf[..., :-1])) @ self._steps
+
+    def _log_of(self, application: str) -> Any:
         """Logarithms of its distribution function on the grid."""
-        return np.log(np.maximum(self._knowledge.of(application).cdf_at(self._grid), 1e-300))
+        found = self._log_cdf.get(application)
+        if found is None:
+            reached = self._knowledge.of(application).cdf_at(self._grid)
+            found = self._log_cdf[application] = np.log(np.maximum(reached, 1e-300))
+        return found
 
     def alone(self, application: str) -> tuple[dict[int, float], dict[int, float], list[int]]:
         """Of one application, by size: what batches take, and likely do not exceed; and sizes, densest first."""

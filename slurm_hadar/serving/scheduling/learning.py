@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,8 @@ _FIRST_PART = 0.01  # also of deadlines: what is longer than all of them would b
 _ENOUGH = 5  # observations from which on an application's own are taken alone
 _BLEND = 64  # atoms of mixtures
 _CHANGED = 2.4  # of Kolmogorov and Smirnov's statistic: at one place alone chance exceeds that 2 times in 100,000
-_LEVELS = 32  # of the distribution, at which parts of a window are compared
+_LEVELS = 32  # of the distribution, at which parts of a window are compared,
+_PLACES = 48  # and places where they are parted
 
 
 class Window:
@@ -51,46 +51,49 @@ class Window:
         longer: values censored from above, for which the Kaplan-Meier estimate with time reversed is the maximum of
         the likelihood (Kaplan and Meier 1958; that it serves here is our idea). Single runs only: the empirical one."""
         if self._known is None:
-            values, order, reached = self._estimate()
+            times, reached, chances = self._estimate()
             if self._untested >= _ENOUGH:
                 self._untested = 0
-                while since := self._since_change(values, order, reached):
-                    for _, requests in islice(self._seen, len(self._seen) - since):
-                        self.requests -= requests
-                    self._seen = deque(islice(self._seen, len(self._seen) - since, None), maxlen=self._seen.maxlen)
-                    values, order, reached = self._estimate()
-            self._known = Distribution(values[order], np.diff(reached, prepend=0.0)).thinned(ATOMS)
+                while since := _since_change(chances):
+                    for _ in range(len(self._seen) - since):
+                        self.requests -= self._seen.popleft()[1]
+                    times, reached, chances = self._estimate()
+            self._known = Distribution(times, np.diff(reached, prepend=0.0)).thinned(ATOMS)
         return self._known
 
     def _estimate(self) -> tuple[Any, Any, Any]:
-        """The values, in the order of time; the order that sorts them; and the distribution function at each then."""
-        values = np.array([v for v, _ in self._seen])
-        counts = np.array([n for _, n in self._seen], float)
+        """The times, ascending; the distribution function there; and by observation, in the order in which they came,
+        the probability that a batch of its size takes no longer."""
+        values, counts = np.array(self._seen).T
         order = np.argsort(values, kind="stable")
-        at_risk = np.cumsum(counts[order])
+        times, at_risk = values[order], np.cumsum(counts[order])
         stay = 1.0 - 1.0 / at_risk  # the share below each value of what is not above it
         stay[0] = 0.0  # what is left lies at the least value
-        return values, order, np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
+        reached = np.append(np.cumprod(stay[::-1])[::-1][1:], 1.0)
+        return times, reached, reached[np.searchsorted(times, values, side="right") - 1] ** counts
 
-    def _since_change(self, values: Any, order: Any, reached: Any) -> int:
-        """How many of the last observations differ the most from those before, if more than by chance; else 0. Two
-        parts of a window are compared by the test of Kolmogorov and Smirnov, at each place, as a window that adapts
-        does (ADWIN: Bifet and Gavalda, SDM 2007, by means); our form. So that batches of all sizes can be compared,
-        each is taken as the probability that one of its size would take no longer."""
-        size = len(values)
-        if size < 2 * _ENOUGH:
-            return 0
-        at_most = np.searchsorted(values[order], values, side="right") - 1
-        chances = reached[at_most] ** np.array([n for _, n in self._seen], float)
-        levels = np.unique(np.sort(chances)[np.linspace(0, size - 1, _LEVELS).astype(int)])
-        below = np.cumsum(chances[:, None] <= levels, axis=0)
-        former = np.arange(_ENOUGH, size - _ENOUGH + 1)
-        later = size - former
-        before = below[former - 1]
-        apart = np.abs((below[-1] - before) / later[:, None] - before / former[:, None]).max(axis=1)
+
+def _since_change(chances: Any) -> int:
+    """How many of the last observations differ the most from those before, if more than by chance; else 0. Two parts of
+    a window are compared by the test of Kolmogorov and Smirnov, at many places, as a window that adapts does (ADWIN:
+    Bifet and Gavalda, SDM 2007, by means); our form.
+
+    ``chances``: of each, that a batch of its size takes no longer, so that those of all sizes can be compared.
+    """
+    size = len(chances)
+    if size < 2 * _ENOUGH:
+        return 0
+    levels = np.unique(np.sort(chances)[np.linspace(0, size - 1, _LEVELS).astype(int)])
+    below = np.cumsum(chances <= levels[:, None], axis=1, dtype=np.int32)  # of the first so many
+    some = np.unique(np.geomspace(_ENOUGH, size - _ENOUGH, _PLACES).astype(int))
+    for later in (some, np.arange(_ENOUGH, size - _ENOUGH + 1)):  # exactly where, once it is known that
+        former = size - later
+        before = below[:, former - 1]
+        apart = np.abs((below[:, -1:] - before) / later - before / former).max(axis=0)
         apart *= np.sqrt(former * later / size)
-        found = int(np.argmax(apart))
-        return int(later[found]) if apart[found] > _CHANGED else 0
+        if apart.max() <= _CHANGED:
+            return 0
+    return int(later[np.argmax(apart)])
 
 
 class Knowledge:
