@@ -113,15 +113,20 @@ class Run:
         """Each epoch from the one where it stopped: its number, and its batches that are still to come, which stand
         for the loader. What the script does in this turn, as a validation behind the batches, belongs to the epoch.
 
-        A checkpoint is made behind a step that is not the epoch's last, or when the turn is over. Only what cannot wait
-        for that (SIGTERM, the training's last step) is saved behind the last step; the next run then begins with this
-        epoch, of which no batch is left, and does what follows it.
+        A checkpoint is made behind a step that is not the epoch's last, or when the turn is over; in the last epoch
+        before its last step, too: a run that is killed in what follows the batches leaves one to do, and what the
+        script sets in the loop. Only what cannot wait for that (SIGTERM) is saved behind an epoch's last step; the next
+        run then begins with this epoch, of which no batch is left, and does what follows it.
         """
         while self.step < self.total_steps or (self._feed.index and not self._stopped):
             self._in_epoch = True
             self._forgotten.numbers.before_epoch()
             try:
                 yield self.epoch, Epoch(self._feed, self._rest_of_epoch, self._feed.index)
+            except GeneratorExit:
+                if self.step >= self.total_steps and self._gang.world == 1:
+                    self._finish()
+                raise
             finally:  # left early, too
                 self._in_epoch = False
             self._has_left = self._left_epoch = False
@@ -151,10 +156,14 @@ class Run:
 
     def _save_epoch(self) -> None:
         """Between two epochs; behind the last one what was done since its last step is saved, too."""
-        if self.step >= self.total_steps:
-            self._try_save(wait=True, ends=True)
-        else:
+        if self.step < self.total_steps:
             self._between_steps(ripe=lambda: self._whole, looks=True)
+            return
+        self._try_save(wait=True, ends=True)
+        self._finish()
+        self._ending.forget()
+        if self._ending.asked:
+            self._end()
 
     def _begin_loop(self, within_epoch: bool = False) -> Iterator[Any]:
         loop = self._loop(within_epoch)
@@ -176,8 +185,11 @@ class Run:
                     yield batch
                     self._in_step, self._between = False, True
                     self._count()
-                    self._end_turn(ends_epoch=within_epoch and self._feed.used_up)
-                self._finish()
+                    self._end_turn(ends_epoch=within_epoch and (self._feed.used_up or self.step >= self.total_steps))
+                if within_epoch and not self._stopped:
+                    self._end_epoch()
+                else:
+                    self._finish()
             finally:  # left early, too
                 self._between = False
                 if self._in_step and os.getpid() == self._process:
@@ -216,8 +228,13 @@ class Run:
         self._whole = self._turns.ripe()
         self._ending.later = True
         self._settings.end_epoch()
-        if self._saver is not None and self._ending.asked and self._whole and self._gang.world == 1:
+        if self._saver is None:
+            return
+        self._saver.wait_written()
+        if self._ending.asked and self._whole and self._gang.world == 1:
             self._save_asked()
+        elif self.step >= self.total_steps and (self._saver.saved_step or 0) < self.step - 1:
+            self._try_save(wait=True, ends=True)  # before the last step there were gradients that were not used yet
 
     def _left(self, batch: Any) -> None:
         """The loop was left within a turn, by ``break``. What its optimizer step has made is a step like others; where
@@ -248,7 +265,10 @@ class Run:
         asked = self._ending.asked
         self._ending.later = 0 < self.step < self.total_steps and (self._whole or wanted or not asked)
         if self._whole and self.step >= self.total_steps and self._gang.world == 1:
-            self._finish()
+            if self._in_epoch and not self._stopped:
+                self._end_epoch()
+            else:
+                self._finish()
         elif not (wanted or self._end_unsaved or (self._whole and asked)):
             return
         elif self._gang.world == 1:
@@ -308,15 +328,16 @@ class Run:
 
     def _end_turn(self, ends_epoch: bool) -> None:
         """A save behind an epoch's last step waits for the end of the epoch, but where the process is told to end."""
-        ripe = self._ripe_to_end if ends_epoch and self.step < self.total_steps else self._turns.ripe
+        ripe = self._ripe_to_end if ends_epoch else self._turns.ripe
+        before_last = self._in_epoch and self.step == self.total_steps - 1
         if self._balance is None:
             if self._pace is not None:
                 self._pace.wait()
-            self._between_steps(ripe)
+            self._between_steps(ripe, looks=before_last, wanted=before_last)
             return
         self._balance.end()
         with self._balance.apart():
-            self._between_steps(ripe)
+            self._between_steps(ripe, looks=before_last, wanted=before_last)
             if self.step < self.total_steps:
                 self._balance.rebalance(self._feed.turn, self.step)
 
@@ -377,11 +398,11 @@ class Run:
             if self._gang.leads:
                 say(str(error) if ends else f"{error}; the training goes on")
 
-    def _between_steps(self, ripe: Callable[[], bool], looks: bool = False) -> None:
+    def _between_steps(self, ripe: Callable[[], bool], looks: bool = False, wanted: bool = False) -> None:
         """Do what is due at a step boundary, the same on all ranks."""
         if self._saver is None:
             return
-        decision = self._trigger.due(self.step, self._wanted, ripe, looks)
+        decision = self._trigger.due(self.step, self._wanted or wanted, ripe, looks)
         if decision is not None:
             self._try_save(decision.awaited, decision.ends)
             self._trigger.follow(decision, self.step, safe=self._is_saved)

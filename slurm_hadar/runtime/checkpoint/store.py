@@ -86,6 +86,7 @@ class Store:
         self._token, self._home, self._told = token, home, False
         self.follows: Follows | None = None  # another training of this process or job
         self._trained: Trained | None = None  # ours, where this process has claimed
+        self._unused = set[str]()  # checkpoints that this run has passed over
 
     @property
     def sealed(self) -> bool:
@@ -209,9 +210,13 @@ class Store:
             try:
                 self.verify(checkpoint)
             except CheckpointError as error:
-                say(f"checkpoint {checkpoint.name} is passed over: {error}")
+                self._pass_over(checkpoint, error)
             else:
                 yield checkpoint
+
+    def _pass_over(self, checkpoint: Checkpoint, error: CheckpointError) -> None:
+        self._unused.add(checkpoint.name)
+        say(f"checkpoint {checkpoint.name} is passed over: {error}")
 
     def newest(self, read: Callable[[Checkpoint], _Read]) -> tuple[Checkpoint, _Read] | None:
         """The newest good one that can be read, and what was read. Where there are some, and none can be used, that is
@@ -220,7 +225,7 @@ class Store:
             try:
                 return checkpoint, read(checkpoint)
             except CheckpointError as error:
-                say(f"checkpoint {checkpoint.name} is passed over: {error}")
+                self._pass_over(checkpoint, error)
         if there := listed(self.directory):
             furthest = max(checkpoint.step for checkpoint in there)
             say(
@@ -321,15 +326,17 @@ class Store:
         self.check()
         final = self.directory / f"gen-{self.generation}-step-{step}"
         self._publish(temporary, final)
+        self._unused.discard(final.name)
         self._prune()
         return Checkpoint(self.generation, step, final)
 
     def _prune(self) -> None:
         """Drop what is older than the last ``keep``. What a newer generation wrote is not this run's to touch, and what
         has more steps than the newest was passed over by a run that is not as far yet: it may be good, if not for who
-        read it (an older version, a lost token)."""
-        ours = [c for c in listed(self.directory) if c.generation <= self.generation]
-        for old in (c for c in ours[self._keep :] if c.step <= ours[0].step):
+        read it (an older version, a lost token). It takes no one's place until then."""
+        there = [c for c in listed(self.directory) if c.generation <= self.generation]
+        ours = [c for c in there if c.name not in self._unused] or there
+        for old in (c for c in there if c not in ours[: self._keep] and c.step <= ours[0].step):
             # the name goes first: a directory half removed must not look like a checkpoint
             grave = self.directory / f"{DRAFT}{old.name}-removed-{os.getpid()}"
             with contextlib.suppress(OSError):

@@ -225,21 +225,57 @@ for epoch, batches in run.epochs():
     assert "Give train()" not in said
 
 
-@pytest.mark.parametrize("at", [5, 8])
-def test_a_run_that_has_no_batch_left_of_its_epoch_says_so(small: Any, at: int) -> None:
-    """Before a script of which that asks too much ends with an error."""
+@pytest.mark.parametrize("total", [8, 7])
+@pytest.mark.parametrize("place", ["turn", "behind"])
+@pytest.mark.parametrize("by", ["SIGKILL", "SIGTERM"])
+def test_what_the_last_epochs_loop_sets_is_there_for_what_follows(small: Any, total: int, place: str, by: str) -> None:
+    """A run that ends in the last turn, or behind its batches, leaves none that has a turn to make without a batch."""
     script = f"""
+def told(at):
+    if first and run.step + (at == "turn") == {total} and at == "{place}": os.kill(os.getpid(), signal.{by})
+run = slurm_hadar.train(model, optimizer, total_steps={total}, loader=list(range(4)))
+for epoch, batches in run.epochs():
+    for batch in batches:
+        step(); loss = batch
+        told("turn")
+    told("behind")
+    print(epoch, loss, flush=True)
+print("end", model.weight.tolist())
+"""
+    whole = small(script, 2)[1]
+    script = script.replace("total_steps", "async_save=False, name='told', total_steps")
+    assert small(script)[0] == -getattr(signal, by)
+    code, found, said = small(script, 1)
+    assert code == 0 and found == whole[-1 if by == "SIGTERM" else -2 :], said
+
+
+def test_a_last_epoch_that_is_left_is_over(small: Any) -> None:
+    """By a break out of all epochs, behind its batches."""
+    script = """
+run = slurm_hadar.train(model, optimizer, total_steps=8, loader=list(range(4)))
+for epoch, batches in run.epochs():
+    for batch in batches: step()
+    if epoch == 1: break
+print(run._saver.saved_step)
+"""
+    assert small(script)[1] == ["8"]
+    assert small(script, 1)[1] == ["8"]
+
+
+def test_a_run_that_has_no_batch_left_of_its_epoch_says_so(small: Any) -> None:
+    """Before a script of which that asks too much ends with an error."""
+    script = """
 run = slurm_hadar.train(model, optimizer, total_steps=8, loader=list(range(4)))
 for epoch, batches in run.epochs():
     for batch in batches:
         step(); loss = 1
-        if first and run.step + 1 == {at}: os.kill(os.getpid(), signal.SIGTERM)
+        if first and run.step + 1 == 8: os.kill(os.getpid(), signal.SIGTERM)
+    if first and epoch == 1: os._exit(9)  # as where what follows takes longer than Slurm waits
     print(epoch, loss)
 """
-    assert small(script)[0] == -signal.SIGTERM
+    assert small(script)[0] == 9
     code, found, said = small(script, 1)
-    assert code == (at == 8) and (found == ["1 1"]) == (at == 5), said
-    assert ("all batches of epoch 1 were used before, so its loop makes no turn" in said) == (at == 8), said
+    assert code == 1 and found == [] and "all batches of epoch 1 were used before, so its loop makes no turn" in said
 
 
 @pytest.mark.parametrize("by", ["SIGKILL", "SIGTERM"])

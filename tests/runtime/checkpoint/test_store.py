@@ -209,6 +209,18 @@ def test_an_older_run_spoils_nothing(tmp_path: Path) -> None:
         old.claim()
 
 
+def test_what_is_passed_over_takes_no_ones_place(tmp_path: Path) -> None:
+    """Checkpoints of another job that are further stay, beside those of this one, until it is as far."""
+    other, ours = store(tmp_path, job="1"), store(tmp_path)
+    other.save(20, content(20)), other.save(30, content(30))
+    assert ours.newest(ours.load) is None
+    for step in (5, 6, 7):
+        ours.save(step, content(step))
+    assert names(tmp_path) == {"gen-0-step-6", "gen-0-step-7", "gen-0-step-20", "gen-0-step-30"}
+    ours.save(25, content(25))
+    assert names(tmp_path) == {"gen-0-step-7", "gen-0-step-25", "gen-0-step-30"}
+
+
 def test_the_newest_run_counts_before_the_highest_step(tmp_path: Path) -> None:
     """What an older run wrote unnoticed does not hide the newer run's history, nor does its pruning touch it."""
     for generation, step in [(0, 10), (1, 15)]:
