@@ -391,7 +391,7 @@ def test_a_try_may_last_while_distributions_are_worked_out_anew() -> None:
     found.policies[""].refresh(0.0)
     found.ended(batch, 0.1, 0.1)
 
-    assert found.policies[""].run_times("new").mean_s < 5.0 or found.policies[""].refresh_due
+    assert found.policies[""].run_times("new").mean_s < 5.0 or found.policies[""].refresh_due(0.1)
 
 
 def test_what_is_hopeless_again_and_again_is_tried_ever_more_rarely() -> None:

@@ -25,7 +25,8 @@ _PROBE_S = 10.0  # after so long without an observation, or a try, a request is 
 _PROBE_SHARE = 0.01  # and while others are served no more often than takes so much of a worker's time;
 _RARELY = 64  # times as rarely where tries show again and again that it is
 _NEWS = 0.8  # of the shortest run known, or the longest of it: what lies beyond is worked in at once
-_DUE = 20  # observations after which distributions are worked out anew
+_DUE = 20  # observations after which distributions are worked out anew,
+_REST_S = 0.25  # and how often at most, if there is no news: it takes milliseconds, others' runs may take less
 _MANY = 32  # applications for which one more of what is news is waited for: to work it in looks at all of them
 _LESS = 1 - 1e-9  # of a value: above that it is as much
 _SURE = 1e-3  # a batch of which less is expected to be late is in time
@@ -66,6 +67,7 @@ class Orloj(Policy):
         self._probes: dict[str, Request] = {}  # by application
         self._tried: dict[str, _Tried] = {}
         self._begin_s = float("inf")
+        self._refreshed_s = 0.0
         self._latencies = Latencies(self.knowledge, setup.law, ())
         self._heaps: dict[float, ScoreHeap] = {}  # by the speed of a worker
         self.refresh(0.0)
@@ -102,14 +104,15 @@ class Orloj(Policy):
             self._news += beyond or not self.knowledge.familiar(application)
             self.knowledge.observe(application, alone_s, len(requests), now_s)
 
-    @property
-    def refresh_due(self) -> bool:
-        return self._news > len(self.knowledge.applications) // _MANY or self.knowledge.changed >= _DUE
+    def refresh_due(self, now_s: float) -> bool:
+        if self._news > len(self.knowledge.applications) // _MANY:
+            return True
+        return self.knowledge.changed >= _DUE and now_s >= self._refreshed_s + _REST_S
 
     def refresh(self, now_s: float) -> None:
         knowledge = self.knowledge
         knowledge.refresh()
-        self._news = 0
+        self._news, self._refreshed_s = 0, now_s
         applications = (*knowledge.applications, *self._present)
         self._means = {a: knowledge.of(a).mean_s for a in applications}
         self._shortest = {a: knowledge.of(a).times_s[0] for a in applications}

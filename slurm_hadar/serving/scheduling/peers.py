@@ -43,8 +43,7 @@ class Edf(Policy):
             alone_s = seconds / self.setup.law.factors[len(requests)]
             self.knowledge.observe(requests[0].application, alone_s, len(requests), now_s)
 
-    @property
-    def refresh_due(self) -> bool:
+    def refresh_due(self, now_s: float) -> bool:
         return self.knowledge.changed >= 50
 
     def refresh(self, now_s: float) -> None:

@@ -81,8 +81,7 @@ class Policy(ABC):
         """When the shortest run known of its application would just end in time, on the fastest worker."""
         return request.last_s - self.run_times(request.application).times_s[0] / self.speeds[0]
 
-    @property
-    def refresh_due(self) -> bool:
+    def refresh_due(self, now_s: float) -> bool:
         """Whether :meth:`refresh` has something to do."""
         return False
 

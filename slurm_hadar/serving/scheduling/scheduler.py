@@ -97,7 +97,7 @@ class Scheduler:
     def refresh(self, now_s: float) -> None:
         """Whatever is due; when nobody waits for a decision."""
         for policy in self.policies.values():
-            if policy.refresh_due:
+            if policy.refresh_due(now_s):
                 policy.refresh(now_s)
 
     @property
