@@ -123,10 +123,6 @@ class Run:
             self._forgotten.numbers.before_epoch()
             try:
                 yield self.epoch, Epoch(self._feed, self._rest_of_epoch, self._feed.index)
-            except GeneratorExit:
-                if self.step >= self.total_steps and self._gang.world == 1:
-                    self._finish()
-                raise
             finally:  # left early, too
                 self._in_epoch = False
             self._has_left = self._left_epoch = False

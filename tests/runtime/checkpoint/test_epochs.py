@@ -249,17 +249,18 @@ print("end", model.weight.tolist())
     assert code == 0 and found == whole[-1 if by == "SIGTERM" else -2 :], said
 
 
-def test_a_last_epoch_that_is_left_is_over(small: Any) -> None:
-    """By a break out of all epochs, behind its batches."""
-    script = """
+@pytest.mark.parametrize(("leaves", "code"), [("raise ValueError", 1), ("break", 0)])
+def test_who_leaves_the_last_epoch_has_not_ended_it(small: Any, leaves: str, code: int) -> None:
+    """The next run, by ``retry=`` say, has a step to make and does what follows it."""
+    script = f"""
 run = slurm_hadar.train(model, optimizer, total_steps=8, loader=list(range(4)))
 for epoch, batches in run.epochs():
     for batch in batches: step()
-    if epoch == 1: break
-print(run._saver.saved_step)
+    if epoch == 1 and first: {leaves}
+    print(batch)
 """
-    assert small(script)[1] == ["8"]
-    assert small(script, 1)[1] == ["8"]
+    assert small(script)[:2] == (code, ["3"])
+    assert small(script, 1)[:2] == (0, ["3"])
 
 
 def test_a_run_that_has_no_batch_left_of_its_epoch_says_so(small: Any) -> None:
