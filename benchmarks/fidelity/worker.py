@@ -58,6 +58,7 @@ class NoData:
     made_of = None, None
     batch_size = None
     drawn_from = ()
+    source = None
 
     def next(self, within: bool = False) -> None:
         return None
