@@ -143,7 +143,7 @@ def test_doctor_without_slurm(hadar: Any, tmp_path: Path) -> None:
 
     assert done.returncode == 1 and done.stderr == "" and "\x1b" not in done.stdout
     assert sum("scontrol is not on PATH" in line for line in done.stdout.splitlines()) == 1
-    assert "34 more checks need a Slurm that answers" in done.stdout
+    assert "35 more checks need a Slurm that answers" in done.stdout
     told = json.loads(hadar("doctor", "--json", *state).stdout)
     assert told["counts"]["problem"] == 1 and set(told["checks"][0]) == {
         "check",
