@@ -182,10 +182,7 @@ class Run:
                     self._in_step, self._between = False, True
                     self._count()
                     self._end_turn(ends_epoch=within_epoch and (self._feed.used_up or self.step >= self.total_steps))
-                if within_epoch and not self._stopped:
-                    self._end_epoch()
-                else:
-                    self._finish()
+                self._end_steps(within_epoch)
             finally:  # left early, too
                 self._between = False
                 if self._in_step and os.getpid() == self._process:
@@ -218,6 +215,13 @@ class Run:
         if self._made and other is not None and other is not self and other.unfinished:
             self._ending.tell_of_several()
         _in_its_loop_last.add(self)
+
+    def _end_steps(self, in_epoch: bool) -> None:
+        """All are made; in an epoch the training is over when its turn is."""
+        if in_epoch and not self._stopped:
+            self._end_epoch()
+        else:
+            self._finish()
 
     def _end_epoch(self) -> None:
         """Its batches are used up, and what else the script does with it follows."""
@@ -261,10 +265,7 @@ class Run:
         asked = self._ending.asked
         self._ending.later = 0 < self.step < self.total_steps and (self._whole or wanted or not asked)
         if self._whole and self.step >= self.total_steps and self._gang.world == 1:
-            if self._in_epoch and not self._stopped:
-                self._end_epoch()
-            else:
-                self._finish()
+            self._end_steps(self._in_epoch)
         elif not (wanted or self._end_unsaved or (self._whole and asked)):
             return
         elif self._gang.world == 1:
@@ -325,15 +326,14 @@ class Run:
     def _end_turn(self, ends_epoch: bool) -> None:
         """A save behind an epoch's last step waits for the end of the epoch, but where the process is told to end."""
         ripe = self._ripe_to_end if ends_epoch else self._turns.ripe
-        before_last = self._in_epoch and self.step == self.total_steps - 1
         if self._balance is None:
             if self._pace is not None:
                 self._pace.wait()
-            self._between_steps(ripe, looks=before_last, wanted=before_last)
+            self._between_steps(ripe)
             return
         self._balance.end()
         with self._balance.apart():
-            self._between_steps(ripe, looks=before_last, wanted=before_last)
+            self._between_steps(ripe)
             if self.step < self.total_steps:
                 self._balance.rebalance(self._feed.turn, self.step)
 
@@ -394,11 +394,12 @@ class Run:
             if self._gang.leads:
                 say(str(error) if ends else f"{error}; the training goes on")
 
-    def _between_steps(self, ripe: Callable[[], bool], looks: bool = False, wanted: bool = False) -> None:
+    def _between_steps(self, ripe: Callable[[], bool], looks: bool = False) -> None:
         """Do what is due at a step boundary, the same on all ranks."""
         if self._saver is None:
             return
-        decision = self._trigger.due(self.step, self._wanted or wanted, ripe, looks)
+        before_last = self._in_epoch and self.step == self.total_steps - 1
+        decision = self._trigger.due(self.step, self._wanted or before_last, ripe, looks or before_last)
         if decision is not None:
             self._try_save(decision.awaited, decision.ends)
             self._trigger.follow(decision, self.step, safe=self._is_saved)

@@ -56,7 +56,9 @@ class Settings:
 
     def saved(self) -> dict[str, list[str]]:
         """As a checkpoint holds it: how the epoch began and, between two, what there is behind it, which is another
-        where a validation uses the same data."""
+        where a validation uses the same data. Nothing where no epoch has begun: only epochs compare it."""
+        if not self._begun:
+            return {}
         self._see()
         held = self._begun if self._within else _words(self._source)
         known = {name: word for name, word in held.items() if name not in self._own}

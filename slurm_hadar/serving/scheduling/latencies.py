@@ -34,6 +34,8 @@ class Latencies:
         self._grid = np.unique([*some, *(of[-1] for of in known)])
         self._steps = np.diff(self._grid)
         self._log_cdf: dict[str, Any] = {}
+        for application in applications:  # so that no decision waits for it
+            self._log_of(application)
         self._longest: dict[tuple[tuple[str, int], ...], float] = {}
         self._sizes = sorted({s for k in law.sizes() for s in (k, k + k // 2) if s <= law.largest})
         self._alone: dict[str, tuple[dict[int, float], dict[int, float], list[int]]] = {}
@@ -41,7 +43,8 @@ class Latencies:
     def foresee(self, former: Latencies) -> None:
         """Work out at once what was asked for of late, so that no decision waits for it."""
         keys = list(former._longest)[-_KEPT:]
-        names = {application: n for n, application in enumerate({a for key in keys for a, _ in key})}
+        # in an order that is the same in every process: sums depend on it, in their last digits
+        names = {application: n for n, application in enumerate(dict.fromkeys(a for key in keys for a, _ in key))}
         if names:
             counts = np.zeros((len(keys), len(names)))
             for row, key in enumerate(keys):
