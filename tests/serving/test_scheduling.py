@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -378,6 +381,32 @@ def test_one_long_run_does_not_make_others_hopeless() -> None:
     result = simulate((long, *short), Name.ORLOJ, ServeOptions(LAW, profiled=0))
 
     assert result.on_time.sum() > 380
+
+
+LATE_BATCHES = """
+import random
+from slurm_hadar.serving.scheduling.latencies import Latencies
+from slurm_hadar.serving.scheduling.law import BatchLaw
+from slurm_hadar.serving.scheduling.learning import Knowledge
+dice = random.Random(1)
+names = [f"a{n}" for n in range(6)]
+knowledge = Knowledge({a: [dice.expovariate(1.0) for _ in range(50)] for a in names})
+former, latencies = (Latencies(knowledge, BatchLaw.linear(0.6, 16), names) for _ in range(2))
+batches = [{a: dice.randint(1, 9) for a in names} for _ in range(50)]
+for counts in batches: former.expected_s(counts, 16)
+latencies.foresee(former)
+print([latencies.expected_s(counts, 16) for counts in batches])
+"""
+
+
+def test_what_batches_take_is_the_same_in_every_process() -> None:
+    """To the last digit, by which decisions may differ: whatever order sets have there."""
+    commands = [sys.executable, "-c", LATE_BATCHES]
+    said = {
+        subprocess.run(commands, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True).stdout
+        for seed in "123"
+    }
+    assert len(said) == 1
 
 
 def test_a_try_may_last_while_distributions_are_worked_out_anew() -> None:
