@@ -46,17 +46,20 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not scope["path"].startswith(HEALTH):
-            headers = Headers(scope=scope)
-            if self._token is None:
-                allowed = asked_locally(headers.get("host", ""))
-                refusal = _error(421, "ask for this server as localhost, or start it with --token-file")
-            else:
-                allowed = bearer_is(headers.get("authorization", ""), self._token)
-                refusal = _error(401, "this server needs its token: send 'Authorization: Bearer ...'")
-            if not allowed:
+            refusal = self._refusal(Headers(scope=scope))
+            if refusal is not None:
                 await refusal(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _refusal(self, headers: Headers) -> Response | None:
+        if self._token is None:
+            if asked_locally(headers.get("host", "")):
+                return None
+            return _error(421, "ask for this server as localhost, or start it with --token-file")
+        if bearer_is(headers.get("authorization", ""), self._token):
+            return None
+        return _error(401, "this server needs its token: send 'Authorization: Bearer ...'")
 
 
 class NoUpgrades:
