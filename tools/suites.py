@@ -4,9 +4,10 @@
 
 First come the ``trainings`` (and what builds a package or drives a browser), then the tests of ``live``, which mostly
 wait for their private Slurm clusters, :data:`CLUSTERS` of them side by side; what both leave of the cores is for
-``units``, which compute. All but ``live`` are measured for coverage. They watch real processes, which a busy machine
-can starve: what fails is run once more when all else is done. Nothing is hidden: all reports are printed, and who fails
-twice has failed. ``--by`` runs the live tests by a command, such as ``tools/slurm_suite.sh 24.11``, one after another.
+``units``, which compute. These alone are measured for coverage: to trace a training takes half as long again. Tests
+watch real processes, which a busy machine can starve: what fails is run once more when all else is done. Nothing is
+hidden: all reports are printed, and who fails twice has failed. ``--by`` runs the live tests by a command, such as
+``tools/slurm_suite.sh 24.11``, one after another.
 """
 
 from __future__ import annotations
@@ -51,11 +52,20 @@ class Suite:
         return BUILD / f"{self.name}.txt"
 
 
-def measured(name: str, marker: str, spread: tuple[str, ...], behind: bool = False) -> Suite:
-    """Tests that need no Slurm, on all cores and one more, since some wait, with coverage."""
+def units() -> Suite:
+    """What computes, with coverage."""
     runner = (sys.executable, "-m", "coverage", "run", "-m")
-    workers = len(os.sched_getaffinity(0)) + 1
-    return Suite(name, f"not slurm and {marker}", ("-n", str(workers), *spread), runner, behind)
+    return Suite("units", "not slurm and not torch and not built", (*_all_cores(), *_ANY), runner, behind=True)
+
+
+def trainings() -> Suite:
+    """PyTorch, packages, documentation, browser."""
+    return Suite("trainings", "not slurm and (torch or built)", (*_all_cores(), *_BY_FILE), (sys.executable, "-m"))
+
+
+def _all_cores() -> tuple[str, str]:
+    """And one more, since some tests wait."""
+    return "-n", str(len(os.sched_getaffinity(0)) + 1)
 
 
 def live(by: str) -> Suite:
@@ -66,11 +76,7 @@ def live(by: str) -> Suite:
 
 def every(by: str = "") -> list[Suite]:
     """All suites, in their order."""
-    return [
-        measured("units", "not torch and not built", _ANY, behind=True),
-        measured("trainings", "(torch or built)", _BY_FILE),
-        live(by),
-    ]
+    return [units(), trainings(), live(by)]
 
 
 def run(suites: list[Suite], options: list[str]) -> int:
