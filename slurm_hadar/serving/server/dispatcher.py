@@ -444,7 +444,7 @@ class Dispatcher:
     def _look(self) -> None:
         """Workers that hang are ended."""
         now_s = time.monotonic()
-        for name, running in self._running.items():
+        for name, running in list(self._running.items()):  # one on another node is gone at once, which changes them
             if now_s - running.started_s > max(self.options.hang_s, 10 * running.batch.expected_s):
                 self._pool.kill(name, f"hung for {now_s - running.started_s:.0f} s and was killed")
         self._looker = asyncio.get_running_loop().call_later(_LOOK_S, self._look)

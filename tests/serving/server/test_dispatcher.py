@@ -73,3 +73,41 @@ def test_who_goes_as_the_batch_ends_leaves_the_others_their_answers(
     assert asked[1].future.cancelled()
     assert [asked[n].future.result().outputs["y"] for n in (0, 2, 3)] == [1, 3, 4]
     assert [of["abandoned"] for of in dispatcher.status()["applications"]] == [1]
+
+
+class _Elsewhere(_Workers):
+    """On another node: killed, it is told of as gone at once, as that node may not answer."""
+
+    def start(self, _count: int) -> None:
+        pass
+
+    def place(self, _name: str) -> int:
+        return 0
+
+    def kill(self, name: str, why: str) -> None:
+        self.events.gone(name, why)
+
+
+def test_a_worker_that_hangs_on_another_node_is_ended_and_others_are_looked_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = _Elsewhere()
+    monkeypatch.setattr("slurm_hadar.serving.server.dispatcher.Pool", lambda *given: workers.hear(given[-1]))
+    monkeypatch.setattr("slurm_hadar.serving.server.dispatcher._LOOK_S", 0.0)
+    told: list[str] = []
+
+    async def played() -> None:
+        options = DispatcherOptions("m.py", Bounds(1, 1), 10.0, hang_s=0.0)
+        dispatcher = Dispatcher(options, ServingMetrics(), print, told.append)
+        ready = {"metadata": MODEL, "applications": [], "singles": {"of": [1e-9] * 5}, "batches": {"1": 1e-9}}
+        dispatcher.start()
+        for name in ("one", "two"):
+            workers.events.message(name, {"kind": "ready", "models": [ready]}, [])
+            accepted = dispatcher.accept("m", Asked({"x": np.zeros(1)}, "", "of", 10.0), 1)
+            while not any(line.startswith(f"worker {name} hung") for line in told):
+                await asyncio.sleep(0)
+            accepted.future.cancel()
+            dispatcher.release(accepted)
+        dispatcher.close()
+
+    asyncio.run(asyncio.wait_for(played(), 30))
