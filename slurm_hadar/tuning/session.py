@@ -207,7 +207,7 @@ def run(
                     _search(options, executor)
         except (Stopped, KeyboardInterrupt):  # the latter: a second Ctrl-C
             why = "target" if state.reached is not None else "stopped"
-        except HadarError:
+        except BaseException:  # whatever it is: what has broken off is not to be taken for done
             why = "broken off"
             raise
         finally:

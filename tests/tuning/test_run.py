@@ -234,6 +234,17 @@ def test_a_damaged_study_is_one_line(tuner: Any, study: Study) -> None:
         assert code == 1 and len(err.splitlines()) == 1 and "tune.db" in err and "Traceback" not in err
 
 
+def test_a_search_that_breaks_off_is_not_noted_as_done(tuner: Any, study: Study) -> None:
+    """As where the disk is full when a trial's folder is to be made."""
+    told = study(PLAIN, returned="x")
+    words = ("run", told, "--algorithm", "random", "--gpus", "1", "--trials")
+    assert tuner(*words, "1")[0] == 0
+    next(tuner.folder.glob("*.hadar/*/trials")).joinpath("1").touch()
+    code, _, err = tuner(*words, "2")
+    assert code == 1 and "trials/1: File exists" in err and "Traceback" not in err
+    assert [event["why"] for event in tuner.events("ended")] == ["done", "broken off"]
+
+
 @THOROUGH
 def test_one_tuner_a_study(tuner: Any, study: Study) -> None:
     told = study(steps=1000, pace=0.05)
