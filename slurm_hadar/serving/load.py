@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import numpy as np
@@ -94,7 +95,9 @@ def run_load(
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     trusted = ssl.create_default_context(cafile=certificates) if url.startswith("https:") else False
     return asyncio.run(
-        _send_all(f"{url.rstrip('/')}/v2/models/{model}/infer", list(intended), bodies, headers, trusted)
+        _send_all(
+            f"{url.rstrip('/')}/v2/models/{quote(model, safe='')}/infer", list(intended), bodies, headers, trusted
+        )
     )
 
 
