@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from slurm_hadar.errors import ChannelError, CheckpointError
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.joblog import say
 from slurm_hadar.messages import Order, Report
+from slurm_hadar.procstat import stat_of
 from slurm_hadar.runtime.company import Company, GivesWay
 from slurm_hadar.runtime.connection import BUSY_TICK_S, Connection
 from slurm_hadar.runtime.forks.meeting import write_plan
@@ -110,6 +112,7 @@ class Reporter:
         self._step = messages.step_id(environ)
         self._connection = Connection(Path(environ.get("HADAR_SPOOL") or directory / messages.SPOOL_FILE))
         self._pages: dict[Path, shared.Page] = {}
+        self._last: shared.Page | None = None  # of the training that was seen at work last
         self._meter = Meter()
         self._company = Company(broker, job)
         self._gives_way = GivesWay(broker, job)
@@ -280,13 +283,29 @@ class Reporter:
         }
 
     def _page(self) -> shared.Page | None:
-        """The page of the training: one of the training API if there is one, else the one with most steps."""
+        """The page of the training: of the processes that are there one of the training API if there is one, else the
+        one with most steps. Who has ended counts until another one has begun: it answers no wish to save."""
         for path in self._run_dir.glob("*.map"):
             if path not in self._pages:
                 with contextlib.suppress(OSError, ValueError):  # being made this moment: next time
                     self._pages[path] = shared.Page(path)
         pages = [p for p in self._pages.values() if p.ready]
-        return max(pages, key=lambda p: (p.words[shared.RESUMABLE], p.words[shared.STEPS]), default=None)
+        if there := [p for p in pages if _is_there(p)]:
+            before, self._last = self._last, _foremost(there)
+            if before is not None and before not in there:
+                self._meter.restart()  # its steps are not the other's
+        return self._last or _foremost(pages)  # where processes have numbers of their own, none is seen to be there
+
+
+def _foremost(pages: Sequence[shared.Page]) -> shared.Page | None:
+    return max(pages, key=lambda p: (p.words[shared.RESUMABLE], p.words[shared.STEPS]), default=None)
+
+
+def _is_there(page: shared.Page) -> bool:
+    try:
+        return stat_of(page.words[shared.PID]).state not in "ZX"
+    except OSError:
+        return False
 
 
 def _news(page: shared.Page) -> tuple[int, int]:

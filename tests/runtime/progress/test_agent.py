@@ -24,6 +24,16 @@ take_over(0, 1)
 signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), os.write(1, b"saved\\n"), sys.exit()))
 print("up", flush=True); time.sleep(100)
 """
+# its page, by hand: as a training that has made so many steps, and that saves when it is asked to
+PAGED = """
+import sys, time
+from slurm_hadar.runtime.inject import _hadar_progress as shared
+words = shared.take_over(0, 1).words
+words[shared.STEPS], words[shared.RESUMABLE] = int(sys.argv[1]), 1
+while sys.argv[2:] and words[shared.ASKED] == words[shared.ANSWERED]: time.sleep(0.01)
+words[shared.SAVED_STEP], words[shared.ANSWERED] = words[shared.STEPS], words[shared.ASKED]
+words[shared.SAVES] += 1
+"""
 PLAIN = """
 import sys, time, torch
 weight = torch.nn.Parameter(torch.zeros(1)); optimizer = torch.optim.SGD([weight], lr=0.1)
@@ -177,6 +187,20 @@ def test_a_save_is_made_when_asked(
     assert saved.total_steps == 100000
     assert saved.save_s > 0
     assert saved.steps >= saved.saved_step > 5
+
+
+def test_a_second_training_of_the_command_is_asked_to_save(
+    start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object]
+) -> None:
+    """The first one has made more steps, has ended, and would never answer."""
+    training = f"{PYTHON} -c '{PAGED}'"
+    process = start_agent("sh", "-c", f"{training} 1000; {training} 5 waits")
+    waiting(lambda: any(r.steps == 5 for r in listener.reports), "the second training")
+    listener.order("save")
+    waiting(lambda: any(r.saved_step == 5 for r in listener.of_kind("saved")), "its save")
+    process.communicate(timeout=300)
+    waiting(lambda: listener.of_kind("bye"), "the last word")
+    assert listener.of_kind("bye")[0].steps == 5
 
 
 def test_a_pause_ends_when_told_or_by_itself(
