@@ -36,7 +36,8 @@ _WOULD = {"start": "would start", "move": "would move", "preempt": "would be sto
 _HAPPENED = {"restart": "is put back", "anew": "begins anew", "forecast": "is expected to take",
              "graph": "goes on without its graph", "weight": "counts for less", "barred": "is kept off a node",
              "slurm": "is started by Slurm", "retry": "is run again", "asked": "has changed",
-             "size": "keeps its size", "raised": "states ever more steps"}  # fmt: skip
+             "size": "keeps its size", "raised": "states ever more steps",
+             "wanted": "asks for its size"}  # fmt: skip
 _OUTCOMES = {
     WriteOutcome.OK: "Slurm was told",
     WriteOutcome.REFUSED: "Slurm refused",

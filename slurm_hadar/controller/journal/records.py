@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from slurm_hadar.model import EMPTY, MOST_RAISED, Placement, outruns
 
 __all__ = [
-    "Decision", "Event", "Gain", "JobRecord", "PastJob", "RoundRecord", "Run", "DashboardChanges", "Purpose", "Stage",
-    "WriteOutcome", "WriteRecord", "placement_from_json", "placement_to_json",
+    "Decision", "Event", "EventKind", "Gain", "JobRecord", "PastJob", "RoundRecord", "Run", "DashboardChanges",
+    "Purpose", "Stage", "WriteOutcome", "WriteRecord", "placement_from_json", "placement_to_json",
 ]  # fmt: skip
 
 
@@ -313,13 +313,18 @@ class Decision:
         return self.kind, self.ground, self.old, self.new
 
 
+#: What happens to jobs; each has its words in :mod:`slurm_hadar.controller.words`.
+EventKind = Literal[
+    "restart", "anew", "retry", "slurm", "asked", "wanted", "size", "forecast", "raised", "graph", "weight", "barred"
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What was seen to happen to a job, as opposed to decided: ``kind`` is restart, retry,
-    forecast, graph, weight, barred, wanted, raised or asked."""
+    """What was seen to happen to a job, as opposed to decided."""
 
     job_id: str
-    kind: str
+    kind: EventKind
     why: str
 
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from click.testing import CliRunner
 
 from slurm_hadar.cli.jobs.history import history
-from slurm_hadar.controller.journal import Decision, Event, JobRecord, Journal, RoundRecord, WriteOutcome, WriteRecord
+from slurm_hadar.controller.journal import (
+    Decision,
+    Event,
+    EventKind,
+    JobRecord,
+    Journal,
+    RoundRecord,
+    WriteOutcome,
+    WriteRecord,
+)
 from slurm_hadar.controller.words import clock, in_words
 from slurm_hadar.model import Placement
 
@@ -41,6 +51,13 @@ def test_what_slurm_was_told(command: str, words: str) -> None:
     entry = {"time": NOW, "round": 1, "command": command, "outcome": "ok", "detail": ""}
 
     assert in_words(entry) == ("  Slurm was told", words)
+
+
+@pytest.mark.parametrize("kind", get_args(EventKind))
+def test_what_happened_has_words(kind: str) -> None:
+    words, why = in_words({"time": NOW, "round": 1, "event": kind, "why": "so"})
+
+    assert words not in ("", kind) and why == "so"
 
 
 @pytest.fixture
