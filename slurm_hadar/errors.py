@@ -19,6 +19,7 @@
     ├── ServingError            a model server refused a request, or cannot be asked
     └── SlurmError              Slurm could not be asked or did not obey
         ├── SlurmUnavailable    slurmctld is away, or a call ran into its time limit
+        │   └── SlurmSilent     the latter: whether it was done is not known
         ├── SlurmHidden         this user may not see the nodes, or the queue
         ├── SlurmParseError     Slurm's answer is cut short or not understood
         └── SlurmRejected       Slurm refused a write
@@ -163,7 +164,7 @@ class SlurmHidden(SlurmError):
 
 
 class SlurmUnavailable(SlurmError):
-    """slurmctld does not answer, or the call exceeded its time limit; nothing was changed."""
+    """slurmctld does not answer, or the call exceeded its time limit: what a write has changed is not known."""
 
 
 class SlurmSilent(SlurmUnavailable):

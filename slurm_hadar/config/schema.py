@@ -109,7 +109,10 @@ class PartitionSection(_Section):
 class PolicySection(_Section):
     """Who decides."""
 
-    name: str = Field("hadar", description="hadar, fifo, none, or one that an installed package provides")
+    name: str = Field(
+        "hadar",
+        description="one of policies.md, such as hadar, srtf, fifo or none, or one that an installed package provides",
+    )
     params: dict[str, bool | int | float | str] = Field(default_factory=dict, description="the policy's parameters")
     weight_from: Literal["priority", "fairshare", "none"] = Field(
         "none",

@@ -1,4 +1,4 @@
-"""Scheduling policies: pure functions from a snapshot to a plan, one file each."""
+"""Scheduling policies: pure functions from a snapshot to a plan, a folder for each family."""
 
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.policies.check import check_plan
