@@ -72,7 +72,7 @@ class RemoteTrial:
         that has begun before them tells them itself. Raises TunerGone."""
         if self._rank != 0 or not self._untold.exists():
             return
-        untold = dict(json.loads(line) for line in self._untold.read_text(encoding="utf-8").splitlines())
+        untold = dict(filter(None, map(_noted, self._untold.read_text(encoding="utf-8").splitlines())))
         for at in sorted(untold):
             if step is None or at < step:
                 self._follow(self._line.ask("report", value=untold[at], step=at))
@@ -84,7 +84,7 @@ class RemoteTrial:
     def _note(self, value: float | str, step: int) -> None:
         try:
             with self._untold.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([step, value]) + "\n")
+                file.write(f"\n{json.dumps([step, value])}\n")  # behind half a line, it may be
         except OSError as error:
             say(f"the report of step {step} is lost: {self._untold}: {error.strerror}")
 
@@ -119,3 +119,12 @@ class RemoteTrial:
         if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None):
             raise Paused
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _noted(line: str) -> tuple[int, float | str] | None:
+    """Step and value of a line of what could not be told; None of one that a full disk has cut."""
+    try:
+        step, value = json.loads(line)
+    except (ValueError, TypeError):
+        return None
+    return int(step), value

@@ -69,6 +69,20 @@ def test_one_that_begins_anew_comes_to_them_itself(tmp_path: Path) -> None:
     assert line.told[2:] == [(3, 0.3)] and not list(tmp_path.iterdir())
 
 
+def test_one_that_a_full_disk_has_cut_costs_itself_alone(tmp_path: Path) -> None:
+    line = Line()
+    line.there = False
+    of(line, tmp_path).report(0.4, 2)
+    with (tmp_path / "untold").open("a") as file:
+        file.write("[3, 0.")
+    of(line, tmp_path).report(0.2, 4)
+    line.there = True
+
+    of(line, tmp_path).report(0.1, 5)
+
+    assert line.told == [(2, 0.4), (4, 0.2), (5, 0.1)] and not list(tmp_path.iterdir())
+
+
 def test_who_is_not_heard_again_keeps_them_all(tmp_path: Path) -> None:
     line = Line()
     line.there = False
