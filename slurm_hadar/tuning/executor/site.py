@@ -123,12 +123,12 @@ def _chosen(found: Sequence[Site], wanted: str | None) -> Sites:
 
 
 def _local(environ: Mapping[str, str]) -> list[Site]:
-    """GPUs of this machine, by nvidia-smi; only those of CUDA_VISIBLE_DEVICES where that is set."""
+    """GPUs of this machine, by nvidia-smi, as far as they are to be seen."""
     if shutil.which("nvidia-smi") is None:
         return []
     try:
         done = subprocess.run(
-            ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"],
+            ["nvidia-smi", "--query-gpu=name,uuid", "--format=csv,noheader"],
             capture_output=True,
             text=True,
             timeout=_CALL_S,
@@ -136,16 +136,28 @@ def _local(environ: Mapping[str, str]) -> list[Site]:
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    names = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        numbers = [int(n) for n in visible.split(",") if n.isdecimal() and int(n) < len(names)]
-        names = [names[n] for n in numbers]
+    rows = (line.rpartition(",") for line in done.stdout.splitlines() if line.strip())
+    gpus = _visible([(name.strip(), uuid.strip()) for name, _, uuid in rows], environ.get("CUDA_VISIBLE_DEVICES"))
     by_type: dict[str, list[int]] = {}
-    for index, name in enumerate(names):
+    for index, (name, _) in enumerate(gpus):
         short = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-") or "gpu"
         by_type.setdefault(short, []).append(index)
     return [Site(name, name, tuple(own), cpus=os.cpu_count() or 1) for name, own in by_type.items()]
+
+
+def _visible(gpus: Sequence[tuple[str, str]], said: str | None) -> Sequence[tuple[str, str]]:
+    """Of all GPUs (name, UUID) those that ``CUDA_VISIBLE_DEVICES`` names, by number or by the beginning of a UUID, in
+    its order; None: all. As for CUDA, one that is not there ends the list."""
+    if said is None:
+        return gpus
+    found = []
+    for word in filter(None, map(str.strip, said.split(","))):
+        of_uuid = (gpu for gpu in gpus if word.startswith("GPU-") and gpu[1].startswith(word))
+        gpu = next(iter(gpus[int(word) :]), None) if word.isdecimal() else next(of_uuid, None)
+        if gpu is None:
+            break
+        found.append(gpu)
+    return found
 
 
 def _allocated(environ: Mapping[str, str]) -> list[Site]:

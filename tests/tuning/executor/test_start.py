@@ -29,3 +29,27 @@ def test_imports_are_read_not_made(tmp_path: Path) -> None:
     file.write_text("def f(:")
     with pytest.raises(ConfigError):
         imports_of(file)
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [
+        (None, [("tesla-v100", (0, 2)), ("a100", (1,))]),
+        ("2,1", [("tesla-v100", (0,)), ("a100", (1,))]),
+        ("GPU-cc, GPU-bbbb", [("tesla-v100", (0,)), ("a100", (1,))]),
+        ("1,7,0", [("a100", (0,))]),  # as for CUDA, what follows one that is not there is not to be seen
+    ],
+)
+def test_gpus_of_this_machine_are_those_that_are_to_be_seen(
+    visible: str | None, found: list[tuple[str, tuple[int, ...]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By number or by UUID; a trial's are counted in the order in which they stand there."""
+    smi = tmp_path / "nvidia-smi"
+    rows = "NVIDIA Tesla V100, GPU-aaaa\\nNVIDIA A100, GPU-bbbb\\nNVIDIA Tesla V100, GPU-cccc\\n"
+    smi.write_text(f"#!/bin/sh\ncase $1 in *uuid*) printf '{rows}';; *) printf '{rows}' | cut -d, -f1;; esac\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    sites = sites_here(None, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+
+    assert [(site.gpu_type, site.gpus) for site in sites.sites] == found
