@@ -1,14 +1,14 @@
-"""The GPUs among which commands are spread that share them, and which command comes to which."""
+"""The GPUs that this process is to see, and which of them comes to which command where several share them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.sharing.declared import demand_of
 
-__all__ = ["VISIBLE", "name_of", "spread", "visible"]
+__all__ = ["VISIBLE", "name_of", "named", "spread", "visible"]
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _ODD = re.compile(r"[^A-Za-z0-9_.-]")
@@ -17,6 +17,12 @@ _ODD = re.compile(r"[^A-Za-z0-9_.-]")
 def visible(environ: Mapping[str, str]) -> tuple[str, ...]:
     """The GPUs of an allocation, as Slurm and CUDA name them; none where nothing says which there are."""
     return tuple(gpu for gpu in (part.strip() for part in environ.get(VISIBLE, "").split(",")) if gpu)
+
+
+def named(environ: Mapping[str, str], places: Iterable[int]) -> list[str]:
+    """Those at these places among the visible ones, by name; by number where there are not so many named."""
+    gpus = visible(environ)
+    return [gpus[place] if place < len(gpus) else str(place) for place in places]
 
 
 def name_of(gpu: str) -> str:

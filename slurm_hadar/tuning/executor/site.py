@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from slurm_hadar.errors import ConfigError
 from slurm_hadar.runtime.allocation.gpus import NodeGpus, gpus_of_job, in_allocation
+from slurm_hadar.sharing.gpus import VISIBLE, visible
 from slurm_hadar.tuning.allocation.pool import GpuType, parse_pool
 
 __all__ = ["Site", "Sites", "sites_here"]
@@ -137,7 +138,7 @@ def _local(environ: Mapping[str, str]) -> list[Site]:
     except (OSError, subprocess.SubprocessError):
         return []
     rows = (line.rpartition(",") for line in done.stdout.splitlines() if line.strip())
-    gpus = _visible([(name.strip(), uuid.strip()) for name, _, uuid in rows], environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = _visible([(name.strip(), uuid.strip()) for name, _, uuid in rows], environ)
     by_type: dict[str, list[int]] = {}
     for index, (name, _) in enumerate(gpus):
         short = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-") or "gpu"
@@ -145,13 +146,13 @@ def _local(environ: Mapping[str, str]) -> list[Site]:
     return [Site(name, name, tuple(own), cpus=os.cpu_count() or 1) for name, own in by_type.items()]
 
 
-def _visible(gpus: Sequence[tuple[str, str]], said: str | None) -> Sequence[tuple[str, str]]:
+def _visible(gpus: Sequence[tuple[str, str]], environ: Mapping[str, str]) -> Sequence[tuple[str, str]]:
     """Of all GPUs (name, UUID) those that ``CUDA_VISIBLE_DEVICES`` names, by number or by the beginning of a UUID, in
-    its order; None: all. As for CUDA, one that is not there ends the list."""
-    if said is None:
+    its order; all where it is not set. As for CUDA, one that is not there ends the list."""
+    if VISIBLE not in environ:
         return gpus
     found = []
-    for word in filter(None, map(str.strip, said.split(","))):
+    for word in visible(environ):
         of_uuid = (gpu for gpu in gpus if word.startswith("GPU-") and gpu[1].startswith(word))
         gpu = next(iter(gpus[int(word) :]), None) if word.isdecimal() else next(of_uuid, None)
         if gpu is None:

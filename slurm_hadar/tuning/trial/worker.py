@@ -27,6 +27,7 @@ from slurm_hadar.runtime.inject import INJECT, _hadar_progress
 from slurm_hadar.runtime.launch.turns import Reserve
 from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.declared import memory_of
+from slurm_hadar.sharing.gpus import VISIBLE, named
 from slurm_hadar.sharing.standby import Post
 from slurm_hadar.sharing.turns import Policy
 from slurm_hadar.tuning.study.source import module_of
@@ -71,13 +72,10 @@ def prepare(environ: MutableMapping[str, str], spec: Spec, rank: int, pages: Pat
     """The environment of the objective."""
     for name in _JOB:
         environ.pop(name, None)
-    visible = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-    own = [visible[n] if n < len(visible) else str(n) for n in spec.gpus]
     environ.update(
-        CUDA_VISIBLE_DEVICES=",".join(own),
         HADAR_GPU_TYPE=spec.gpu_type,
         HADAR_JOB_DIR=spec.folder,
-        **{TRIAL: str(spec.trial)},
+        **{VISIBLE: ",".join(named(environ, spec.gpus)), TRIAL: str(spec.trial)},
         SLURM_RESTART_COUNT=str(spec.run),
         HADAR_RUN_DIR=str(pages),
     )

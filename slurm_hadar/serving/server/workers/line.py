@@ -15,6 +15,7 @@ import zmq
 from slurm_hadar.dependent import die_with_parent
 from slurm_hadar.messages import step_id
 from slurm_hadar.serving.server.wire import pack
+from slurm_hadar.sharing.gpus import VISIBLE, named
 
 __all__ = ["BEAT_S", "VARIABLE", "WorkerLine", "connect", "keep_beating", "take_gpu"]
 
@@ -64,10 +65,8 @@ def sender(identity: bytes) -> tuple[str, bool]:
 
 def take_gpu(line: WorkerLine, environ: MutableMapping[str, str]) -> None:
     """A step of ours sees all GPUs that the job has on its node: the worker takes its own."""
-    if line.gpu is None:
-        return
-    visible = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
-    environ["CUDA_VISIBLE_DEVICES"] = visible[line.gpu] if line.gpu < len(visible) else str(line.gpu)
+    if line.gpu is not None:
+        (environ[VISIBLE],) = named(environ, [line.gpu])
 
 
 def keep_beating(line: WorkerLine, environ: Mapping[str, str]) -> None:

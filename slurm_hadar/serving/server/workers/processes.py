@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from slurm_hadar.runtime.allocation.steps import end_step, environment, start_step
 from slurm_hadar.serving.server.workers.line import VARIABLE, WorkerLine
 from slurm_hadar.serving.server.workers.seats import Seat
+from slurm_hadar.sharing.gpus import VISIBLE
 
 __all__ = ["Addresses", "WorkerProcess"]
 
 #: -P: a file of the working directory, such as json.py, is none of Python's modules.
 _MODULE = ("-P", "-m", "slurm_hadar.serving.server.workers.worker")
 #: Of the server's own environment what means nothing on another node.
-_OF_THIS_NODE = ("CUDA_VISIBLE_DEVICES", "HADAR_RUN_DIR", "HADAR_SHARE")
+_OF_THIS_NODE = (VISIBLE, "HADAR_RUN_DIR", "HADAR_SHARE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class WorkerProcess:
             environ = dict(os.environ)
             environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // max(1, workers))))
             if seat.gpu:
-                environ["CUDA_VISIBLE_DEVICES"] = seat.gpu
+                environ[VISIBLE] = seat.gpu
             environ[VARIABLE] = WorkerLine(addresses.here, identity).text()
             popen = subprocess.Popen(words, env=environ, stdin=subprocess.DEVNULL)
         else:

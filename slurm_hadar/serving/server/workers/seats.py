@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_hadar.runtime.allocation.gpus import NodeGpus, gpus_of_job, in_allocation
+from slurm_hadar.sharing.gpus import visible
 
 __all__ = ["Seat", "seats_here"]
 
@@ -25,7 +26,7 @@ class Seat:
 def seats_here(environ: Mapping[str, str] = os.environ) -> list[Seat]:
     """This node's first, as CUDA_VISIBLE_DEVICES has them; none where nothing says which GPUs there are. Raises
     ConfigError where Slurm does not tell of the other nodes, AllocationLost where they are not ours any more."""
-    own = [Seat(gpu) for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
+    own = [Seat(gpu) for gpu in visible(environ)]
     nodes = environ.get("SLURM_JOB_NUM_NODES", "1")
     if not in_allocation(environ) or nodes in ("", "1"):
         return own
