@@ -15,9 +15,8 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import OVER
 from slurm_hadar.runtime.batches.epochs import Epoch
-from slurm_hadar.runtime.checkpoint.conditions import Conditions
-from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.parts import classes_of, refill, restore
+from slurm_hadar.runtime.checkpoint.resumed import ADVICE, Conditions, Resumed
 from slurm_hadar.runtime.checkpoint.saver import Saver
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.turns import Turns
@@ -412,29 +411,18 @@ class Run:
         if resumed is None:
             return
         found, content = resumed
-        self._apply(found, content)
+        self._apply(Resumed(found, content, self._gang))
         self._link.loaded(found.step, found.generation, time.monotonic() - began)
         self._forgotten.loaded()
         if self._gang.leads:
             say(f"resumed from {found.name}")
 
-    def _apply(self, found: Checkpoint, content: dict[str, Any]) -> None:
-        saved, ranks = content["state"], content["ranks"]
-        advice = "remove it, or tell trainings apart by train(..., name=...)"
+    def _apply(self, resumed: Resumed) -> None:
+        saved = resumed.saved
         if self._gang.leads:
-            here, within_epoch = self._conditions, len(ranks) == self._gang.world and saved["position"]["index"] > 0
-            for change in here.changes(saved, within_epoch):
-                say(f"WARNING: since {found.name} was saved, {change}. If that is not meant: {advice}")
-            if (own := content.get("own")) and len(ranks) != self._gang.world:
-                say(
-                    f"WARNING: {len(own) + 1} of {len(ranks)} workers had states of their own when {found.name} was "
-                    f"saved (weights, buffers or random numbers), and {self._gang.world} go on, all with those of the "
-                    "first"
-                )
-            for chance in here.chances(saved):
-                say(f"WARNING: {chance}. Seed it after the imports, before it is drawn from, the same in every run")
+            resumed.tell(self._conditions)
         self._drawn = saved.get("drawn", self._drawn)
-        restore(self._parts, saved, found.path, advice, self.also, self._gang.leads)
+        restore(self._parts, saved, resumed.found.path, ADVICE, self.also, self._gang.leads)
         self.step = saved["step"]
         self._left_epoch = self._has_left = saved.get("left_epoch", False)
         if saved.get("stopped"):
@@ -442,21 +430,9 @@ class Run:
             if self._gang.leads:
                 say(f"this training was stopped at step {self.step} by run.stop(): no further step is made")
         refill(self.state, saved["user"])
-        others = len(ranks) != self._gang.world
-        mine = ranks[self._gang.rank] if self._gang.rank < len(ranks) else None
-        position = dict(saved["position"] if others or mine is None else mine.get("position", saved["position"]))
-        then, now = saved.get("samples_per_step"), self._samples_per_step
-        if then and now and (others or self._spec.samples_per_step):
-            position["index"] = position["index"] * then // now
-        elif others:  # as many samples were used, by another number of workers
-            position["index"] = position["index"] * len(ranks) // self._gang.world
-            if position["index"] and self._gang.leads:
-                say(
-                    f"WARNING: {self._gang.world} workers go on in the epoch of {len(ranks)}, and the loader does not "
-                    "tell how many samples a batch has: those of one worker are taken to be as many as before"
-                )
+        position = resumed.position(self._samples_per_step, kept_alike=self._spec.samples_per_step is not None)
         self._settings.resumed(saved.get("settings", {}), within_epoch=position["index"] > 0)
-        self._feed.restore(position, mine)
+        self._feed.restore(position, resumed.mine)
 
     @property
     def _conditions(self) -> Conditions:
