@@ -29,20 +29,24 @@ _Voice = TypeVar("_Voice", str, tuple[str, str])
 
 @dataclass(slots=True)
 class JobNews:
-    """The newest word from one incarnation (restart) of a job. ``heard`` is this host's clock, as are ``done_at``, when
-    it was first heard that all steps are made, and ``first_step``, when it was heard of a step of this run, or of what
-    a server wants, which it tells once it can answer; ``midway``: it had a speed when it was first heard of its steps;
-    ``begun``: it has told of a training; ``shared_speeds`` are those on a shared GPU, each with its company;
-    ``began_at``: how far a training that resumes was when it first told of itself, and ``weighed``: a round has seen
-    that; ``told_steps`` are those that it last told of, and ``earlier_steps`` those that were made before its count
-    fell back, as by another training; ``before`` is the last word of the incarnation before, which a restart between
-    two rounds would else hide.
+    """The newest word from one incarnation (restart) of a job. Times are of this host's clock.
+
+    * ``heard``: when that word came.
+    * ``begun``: it has told of a training.
+    * ``first_step``: when it was heard of a step of this run, or of what a server wants, which it tells once it can
+      answer; ``midway``: it had a speed when it was first heard of its steps.
+    * ``done_at``: when it was first heard that all steps are made.
+    * ``began_at``: how far a training that resumes was when it first told of itself; ``weighed``: a round has
+      seen that.
+    * ``told_steps``: those that it last told of; ``earlier_steps``: those that were made before its count fell back,
+      as by another training.
+    * ``shared_speeds``: those on a shared GPU, each with its company.
+    * ``before``: the last word of the incarnation before, which a restart between two rounds would else hide.
     """
 
     report: Report
     heard: float
     begun: bool = False
-    hello: float | None = None
     first_step: float | None = None
     first_steps: int | None = None
     midway: bool = False
@@ -156,7 +160,7 @@ class ReportBook:
                 *self._unknown.values(),
                 *(one for voices in self._voices.values() for one in voices.values()),
             ):
-                for name in ("heard", "hello", "first_step", "saved_at", "done_at"):
+                for name in ("heard", "first_step", "saved_at", "done_at"):
                     moment = getattr(news, name)
                     if moment is not None and not now - within_s <= moment <= now:
                         setattr(news, name, moment + by_s)
@@ -241,8 +245,6 @@ def _update(news: JobNews, report: Report, identity: bytes | None, live: bool, n
     if report.steps is not None and report.consolidated_steps is None:
         news.earlier_steps += max(0, news.told_steps - report.steps)
         news.told_steps = report.steps
-    if report.kind == "hello" and news.hello is None:
-        news.hello = now
     _note_start(news, report, now)
     if report.steps_per_s is not None and report.kind in ("report", "hello"):  # others come amid a save, or an end
         _keep_speed(news, report.steps_per_s, report.beside)
