@@ -9,7 +9,8 @@ import re
 import resource
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import FrameType
@@ -34,7 +35,10 @@ from slurm_hadar.tuning.trial.worker import load_objective
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["Ending", "Options", "Result", "best_of", "function_at", "options_of", "repeat_command", "run", "standing"]
+__all__ = [
+    "Ending", "Options", "Result", "best_of", "counts_of", "function_at", "options_of", "repeat_command", "run",
+    "standing",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +165,12 @@ def standing(options: Options) -> tuple[dict[str, int], Result | None]:
 
     with opening(options.storage):
         trials = optuna.load_study(study_name=options.study, storage=options.storage).get_trials(deepcopy=False)
-    counts: dict[str, int] = {}
-    for trial in trials:
-        counts[trial.state.name.lower()] = counts.get(trial.state.name.lower(), 0) + 1
-    return counts, best_of(trials, options.direction == "maximize")
+    return counts_of(trials), best_of(trials, options.direction == "maximize")
+
+
+def counts_of(trials: Iterable[FrozenTrial]) -> dict[str, int]:
+    """How many of ``trials`` are in which state, by Optuna's names of these in small letters."""
+    return dict(Counter(trial.state.name.lower() for trial in trials))
 
 
 def run(

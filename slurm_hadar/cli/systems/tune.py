@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,10 @@ from slurm_hadar.tuning.groups import read_groups
 from slurm_hadar.tuning.simulation.run import TuningResult
 from slurm_hadar.tuning.simulation.run import simulate as run_simulation
 from slurm_hadar.units import lasting
+
+if TYPE_CHECKING:
+    from slurm_hadar.tuning.executor.executor import Executor
+    from slurm_hadar.tuning.session import Ending, Options
 
 __all__ = ["tune"]
 
@@ -193,14 +197,14 @@ def stop(storage: str, study: str | None) -> None:
     click.echo(f"stopped; go on with: {_resume(options)}")
 
 
-def _resume(options: Any) -> str:
+def _resume(options: Options) -> str:
     import shlex
 
     command = f"hadar tune resume --storage {shlex.quote(options.storage)} --study {shlex.quote(options.study)}"
     return command if options.gpus is None else f"{command} --gpus {shlex.quote(options.gpus)}"
 
 
-def _run(options: Any, speeds: tuple[str, ...], json_file: str | None, fresh: bool) -> None:
+def _run(options: Options, speeds: tuple[str, ...], json_file: str | None, fresh: bool) -> None:
     from slurm_hadar.tuning import session
 
     with _watching(options.trials, options.metric or "value") as look:
@@ -213,7 +217,7 @@ def _run(options: Any, speeds: tuple[str, ...], json_file: str | None, fresh: bo
 
 
 @contextlib.contextmanager
-def _watching(trials: int, metric: str) -> Iterator[Callable[[Any], None]]:
+def _watching(trials: int, metric: str) -> Iterator[Callable[[Executor], None]]:
     """A table that lives, on a terminal; a line now and then anywhere else; the status file, always."""
     import time
 
@@ -227,7 +231,7 @@ def _watching(trials: int, metric: str) -> Iterator[Callable[[Any], None]]:
     live = Live(console=screen, auto_refresh=False, transient=True) if lives else None
     said_s = time.monotonic()
 
-    def look(executor: Any) -> None:
+    def look(executor: Executor) -> None:
         nonlocal said_s
         stands = snapshot(executor, trials) | {"metric": metric}
         executor.record.status(**stands)
@@ -241,14 +245,12 @@ def _watching(trials: int, metric: str) -> Iterator[Callable[[Any], None]]:
         yield look
 
 
-def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
+def _show_end(options: Options, ending: Ending, json_file: str | None) -> None:
     from slurm_hadar.tuning import session
 
     trials = ending.book.trials()
     best = session.best_of(trials, ending.book.maximize)
-    states: dict[str, int] = {}
-    for trial in trials:
-        states[trial.state.name.lower()] = states.get(trial.state.name.lower(), 0) + 1
+    states = session.counts_of(trials)
     command = session.repeat_command(options, best) if best is not None else None
     picture = _draw(options, ending)
     if json_file is not None:
@@ -271,7 +273,7 @@ def _show_end(options: Any, ending: Any, json_file: str | None) -> None:
         click.echo(f"what ran where: {picture}")
 
 
-def _draw(options: Any, ending: Any) -> Path | None:
+def _draw(options: Options, ending: Ending) -> Path | None:
     """The picture; None where matplotlib is not installed, or nothing has run."""
     from slurm_hadar.tuning.study.record import read_events
 
@@ -280,7 +282,7 @@ def _draw(options: Any, ending: Any) -> Path | None:
         return None
     from slurm_hadar.pages.tuning import tuning_picture
 
-    file: Path = ending.folder / "run.png"
+    file = ending.folder / "run.png"
     try:
         file.write_bytes(tuning_picture(events, ending.book.maximize, options.metric or "value"))
     except Exception as error:  # matplotlib's may be any, as of one that finds no memory; the search has ended well
