@@ -190,3 +190,22 @@ def test_a_speed_is_told_while_steps_are_made(kind: str, kept: list[float]) -> N
     book.ingest(made(kind=kind, steps=9, steps_per_s=4.0, saved_step=9, exit_code=0))
 
     assert book.get("7").speeds == kept
+
+
+def test_what_was_heard_moves_with_a_clock_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every moment that is kept becomes one of the new time, except one that is of it already."""
+    book, now = trusting(), 50_000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    book.ingest(made(1, resumable=True, steps=1, total_steps=9))
+    book.ingest(made(2, kind="saved", steps=2, saved_step=2))
+    book.ingest(made(3, steps=9, total_steps=9))
+    news = book.get("7")
+    was = (news.heard, news.first_step, news.saved_at, news.done_at)
+    now = 10_030.0  # set back by 40,000 s, half a minute ago
+    book.ingest(made(4, steps=9))
+
+    book.clock_set(-40_000.0, 60.0)
+
+    assert was == (50_000.0,) * 4
+    assert (news.first_step, news.saved_at, news.done_at) == (10_000.0,) * 3
+    assert news.heard == 10_030.0, "it was heard by the new time"
