@@ -384,8 +384,8 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One change to ask of Slurm: ``verb`` is update, requeue (of a job that is not over), restart (of one that is) or
-    release.
+    """One change to ask of Slurm: ``verb`` is update, requeue (of a job that is not over), restart (of one that is),
+    release or cancel.
 
     ``fields`` are scontrol's own names and values, in the order to be given; a write without values that differ
     between jobs may name many jobs.

@@ -25,7 +25,7 @@ class FakeSlurm(Backend):
     """Nodes ``{name: (type, count)}``, each GPU in so many ``shards``; jobs are added with :meth:`submit`.
 
     Only jobs that were given a node list are started, unless ``eager``: then any that fits, as real Slurm does.
-    ``away`` makes every call fail as if slurmctld were down; ``refuse`` maps a job to an error its updates get;
+    ``away`` makes every call fail as if slurmctld were down; ``refuse`` maps a job to an error its writes get;
     ``stuck`` jobs stay pending for ever with the reason given; ``lost`` nodes are refused in node lists; ``limits`` are
     those that keep jobs waiting, which a read shows where ``tells_limits``. ``before_write`` is called between a
     round's reads and each of its writes. ``switches`` is what it says of its topology. ``partitions``: others than one
@@ -258,11 +258,12 @@ class FakeSlurm(Backend):
         self._answer()
         self.signals += [(step, signal) for step in steps]
 
-    def cancel(self, job_ids: Sequence[str]) -> None:
+    def cancel(self, job_ids: Sequence[str]) -> list[WriteResult]:
         self._answer()
-        for job_id in job_ids:
-            if job_id in self.jobs:
-                self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.FAILED, state_text="CANCELLED", nodes=())
+        for job_id in self.jobs.keys() & set(job_ids) - self.refuse.keys():
+            self.jobs[job_id] = replace(self.jobs[job_id], state=JobState.FAILED, state_text="CANCELLED", nodes=())
+        write = Write("cancel", tuple(job_ids))
+        return [WriteResult(job_id, write, self.refuse.get(job_id)) for job_id in job_ids]
 
     def clock_ahead_s(self) -> tuple[float, float]:
         return 0.0, 0.0

@@ -72,6 +72,22 @@ def test_a_failed_batch_is_no_success(
     assert [r.error for r in results] == [complaint] * 3
 
 
+def test_each_job_that_may_not_be_ended_is_named(slurm_cluster: PrivateCluster, short_tmp: Path) -> None:
+    """Another user's; and where scancel gives up, all of them."""
+    words = ["sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true"]
+    job = slurm_cluster.run(words, cwd=Path("/tmp")).stdout.strip()
+    nobody = f"exec setpriv --reuid=65534 --regid=65534 --clear-groups {slurm_cluster.install.program('scancel')}"
+    for script, error in ((f'{nobody} "$@"', "Access/permission denied"), ("echo 'no luck' >&2; exit 1", "no luck")):
+        _fake(short_tmp, "scancel", script)
+        env = {**slurm_cluster.env, "PATH": f"{short_tmp}:{slurm_cluster.env['PATH']}"}
+
+        (result,) = CliBackend(5.0, 0, env).cancel([job])
+
+        assert result.error == error
+
+    assert CliBackend(5.0, 0, slurm_cluster.env).cancel([job])[0].error is None
+
+
 def _fake(folder: Path, command: str, script: str) -> None:
     path = folder / command
     path.write_text(f"#!/bin/sh\n{script}\n")

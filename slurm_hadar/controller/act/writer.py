@@ -81,12 +81,15 @@ class Writer:
     def cancel(self, jobs: Mapping[str, str], outcome: Outcome) -> None:
         """End jobs; ``jobs`` says why."""
 
-        def entries(what: WriteOutcome) -> Iterator[WriteRecord]:
-            return (WriteRecord(job_id, "cancel", what, why, Purpose.CANCEL) for job_id, why in jobs.items())
+        def entry(job_id: str, what: WriteOutcome, why: str) -> WriteRecord:
+            return WriteRecord(job_id, "cancel", what, why, Purpose.CANCEL)
 
-        with self._announced(lambda: entries(WriteOutcome.SENT), outcome):
-            self._backend.cancel(sorted(jobs))
-        outcome.log += entries(WriteOutcome.OK)
+        with self._announced(lambda: (entry(j, WriteOutcome.SENT, why) for j, why in jobs.items()), outcome):
+            results = self._backend.cancel(sorted(jobs))
+        for result in results:
+            outcome.log.append(entry(result.job_id, _outcome_of(result), result.error or jobs[result.job_id]))
+            if result.denied:
+                outcome.denied[result.job_id] = result.error or ""
 
     @contextlib.contextmanager
     def _announced(self, sent: Callable[[], Iterable[WriteRecord]], outcome: Outcome) -> Iterator[None]:

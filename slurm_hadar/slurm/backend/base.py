@@ -75,8 +75,8 @@ class Backend(abc.ABC):
         """Send ``signal`` (such as USR2) to job steps, named as ``123.0``. A step that has ended is no error."""
 
     @abc.abstractmethod
-    def cancel(self, job_ids: Sequence[str]) -> None:
-        """End jobs, or take them out of the queue. One that is over is no error."""
+    def cancel(self, job_ids: Sequence[str]) -> list[WriteResult]:
+        """End jobs, or take them out of the queue; a result for each. One that is over is no error."""
 
     @abc.abstractmethod
     def clock_ahead_s(self) -> tuple[float, float] | None:

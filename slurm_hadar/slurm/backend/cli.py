@@ -38,6 +38,7 @@ _AWAY = re.compile(
     r"socket timed out|zero bytes were transmitted|slurm_load_\w+ error(?!: (?:Invalid |Access/permission ))",
     re.IGNORECASE,
 )
+_NOT_ENDED = re.compile(r"Kill job error on job id (\S+): (.*\S)")
 _SCANCEL_CHUNK = 500
 _MOST_CHARACTERS = 4000  # a scontrol built without readline cuts a line at 4095
 _LONGEST_LINE = 4094
@@ -251,9 +252,16 @@ class CliBackend(Backend):
             # A step that ended meanwhile makes scancel complain; whether the save happened is known by other means.
             self._run(["scancel", f"--signal={signal}", *steps[first : first + _SCANCEL_CHUNK]])
 
-    def cancel(self, job_ids: Sequence[str]) -> None:
+    def cancel(self, job_ids: Sequence[str]) -> list[WriteResult]:
+        found = []
         for first in range(0, len(job_ids), _SCANCEL_CHUNK):
-            self._run(["scancel", *job_ids[first : first + _SCANCEL_CHUNK]])
+            some = tuple(job_ids[first : first + _SCANCEL_CHUNK])
+            _, stderr, code = self._run(["scancel", *some])
+            refused = dict(_NOT_ENDED.findall(stderr)) if code else {}
+            if code and not refused:  # it has given up
+                refused = dict.fromkeys(some, self._reason(stderr))
+            found += [WriteResult(job_id, Write("cancel", some), refused.get(job_id)) for job_id in some]
+        return found
 
     def clock_ahead_s(self) -> tuple[float, float] | None:
         """``sdiag`` says what time it is at slurmctld; the call began and ended at known times of ours."""

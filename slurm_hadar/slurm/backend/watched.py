@@ -75,9 +75,9 @@ class WatchedBackend(Backend):
         self._watcher.asking("signal", [f"{signal} to {step}" for step in steps])
         self._timed("signal", lambda: self._inner.signal(steps, signal))
 
-    def cancel(self, job_ids: Sequence[str]) -> None:
+    def cancel(self, job_ids: Sequence[str]) -> list[WriteResult]:
         self._watcher.asking("cancel", list(job_ids))
-        self._timed("cancel", lambda: self._inner.cancel(job_ids))
+        return self._timed("cancel", lambda: self._inner.cancel(job_ids))
 
     def clock_ahead_s(self) -> tuple[float, float] | None:
         return self._timed("clock_ahead_s", self._inner.clock_ahead_s)
