@@ -84,17 +84,17 @@ class _Hooks(CourseCallback):
         def make_no_step(*_: Any, **__: Any) -> None:
             trainer.control.should_training_stop = True
 
-        trainer._maybe_log_save_evaluate = log_save_evaluate
         self._frozen = None
-        if folder is not None:
-            _keep_workers(trainer)
-            self._frozen = files.load(folder / FROZEN) if (folder / FROZEN).exists() else None
-        if folder is not None and (folder / FINISHED).exists():
-            trainer._run_epoch = make_no_step  # one that ended within an epoch would make a step more
-        elif self._course.saves and not trainer.args.ignore_data_skip:
-            self._placed = Placed(trainer, self._course.gang, self._place_in(folder))
-        theirs = str(next(folder.glob("checkpoint-*"))) if folder is not None else None
         try:
+            trainer._maybe_log_save_evaluate = log_save_evaluate
+            if folder is not None:
+                _keep_workers(trainer)
+                self._frozen = files.load(folder / FROZEN) if (folder / FROZEN).exists() else None
+            if folder is not None and (folder / FINISHED).exists():
+                trainer._run_epoch = make_no_step  # one that ended within an epoch would make a step more
+            elif self._course.saves and not trainer.args.ignore_data_skip:
+                self._placed = Placed(trainer, self._course.gang, self._place_in(folder))
+            theirs = str(next(folder.glob("checkpoint-*"))) if folder is not None else None
             yield theirs
             if folder is not None and (folder / FINISHED).exists():  # what follows draws what it would have drawn
                 trainer._load_rng_state(theirs)

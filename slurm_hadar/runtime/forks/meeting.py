@@ -364,14 +364,14 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
-            with contextlib.suppress(OSError):  # a full disk: the others then judge by the job tracker's word
-                self._beat()
+            self._beat()
 
     def _beat(self) -> None:
         # a rename, not a touch: over NFS it also makes this node see what the others have done to the directory
         fresh = self._path.with_name(f".{self._path.name}-{os.getpid()}")
-        fresh.touch()
-        fresh.replace(self._path)
+        with contextlib.suppress(OSError):  # a full disk: the others then judge by the job tracker's word
+            fresh.touch()
+            fresh.replace(self._path)
 
 
 def write_plan(directory: Path, plan: PeriodPlan) -> None:

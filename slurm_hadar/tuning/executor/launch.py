@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ _PRELOADED = {
     "slurm_hadar": ("slurm_hadar.runtime.training",),
 }
 _MODULE = ("-P", "-m")  # a file of the working directory, such as json.py, is none of Python's modules
+_STEPS_END_S = 60.0  # beyond Slurm's KillWait (30 s by default)
 _ROOT = str(Path(__file__).resolve().parents[3])
 
 
@@ -241,7 +243,13 @@ class SlurmLauncher:
             end_step(step, self._steps[run][0])
 
     def close(self) -> None:
+        for process, _ in self._steps.values():
+            process.terminate()  # srun ends its step
+        until_s = time.monotonic() + _STEPS_END_S
         for process, pidfd in self._steps.values():
-            process.terminate()
-            process.wait()
+            try:
+                process.wait(max(0.0, until_s - time.monotonic()))
+            except subprocess.TimeoutExpired:  # as where its node is lost
+                process.kill()
+                process.wait()
             os.close(pidfd)

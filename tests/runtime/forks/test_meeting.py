@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +45,18 @@ def _write(path: Path, header: str) -> None:
     """A file of safetensors without any, as offers are read."""
     text = json.dumps({"__metadata__": {"hadar": header}}).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+def test_a_copy_that_can_give_no_sign_of_life_trains_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: the others then judge by the job tracker's word."""
+    one = One(tmp_path, 0)
+
+    def full(_path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "touch", full)
+    Heartbeat(one.meeting).stop()
+    assert not list((tmp_path / "alive").iterdir())
 
 
 @pytest.mark.parametrize("left", [0, 40])

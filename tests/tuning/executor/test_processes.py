@@ -10,6 +10,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ import pytest
 
 optuna = pytest.importorskip("optuna")
 
-from slurm_hadar.tuning.executor.launch import Ended, LocalLauncher  # noqa: E402
+from slurm_hadar.tuning.executor import launch  # noqa: E402
+from slurm_hadar.tuning.executor.launch import Ended, LocalLauncher, SlurmLauncher  # noqa: E402
 from slurm_hadar.tuning.executor.site import Site  # noqa: E402
 from slurm_hadar.tuning.trial.wire import Spec  # noqa: E402
 from tests.tuning.conftest import DEADLINE_S, PLAIN, RANDOM  # noqa: E402
@@ -91,3 +93,29 @@ def test_who_forks_trials_ends_quietly_when_the_tuner_was_killed(tmp_path: Path)
         zygote.stdout = None
         _, said = zygote.communicate(request + "\n", timeout=300)
     assert (zygote.returncode, said) == (0, "")
+
+
+def test_steps_that_do_not_end_hold_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As srun's where a node is lost; and one that ends late is waited for beside the others, not before them."""
+
+    def step(_node: object, _on_node: object, _words: object, _environ: object, output: Any, *_: object) -> Any:
+        script = "import signal, sys; signal.signal(15, signal.SIG_IGN); print(flush=True); signal.pause()"
+        begun.append(subprocess.Popen([sys.executable, "-c", script], stdout=output))
+        return begun[-1]
+
+    begun: list[subprocess.Popen[bytes]] = []
+    monkeypatch.setattr(launch, "start_step", step)
+    monkeypatch.setattr(launch, "_STEPS_END_S", 0.1)
+    slurm = SlurmLauncher(threads=1)
+    logs = [tmp_path / str(n) for n in range(3)]
+    for n, log in enumerate(logs):
+        spec = Spec("", "", "", n, 0, "study.py", "objective", str(tmp_path), (0,), "v100")
+        slurm.start((n, 0), Site("a", "v100", (0,), node="a", on_node=1), [spec], log)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not all(log.exists() and log.stat().st_size for log in logs):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+    slurm.close()
+
+    assert [process.returncode for process in begun] == [-signal.SIGKILL] * 3
