@@ -12,6 +12,7 @@ from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.generators import followed
 from slurm_hadar.runtime.checkpoint import files, sharded
+from slurm_hadar.runtime.checkpoint.optimizers import is_optimizer, load
 
 __all__ = [
     "also_of",
@@ -275,10 +276,7 @@ def _restore_states(part: dict[str, Any], saved: dict[str, Any], as_then: Contai
     if part.keys() != saved.keys():
         raise ValueError(f"it has states of {sorted(saved)}, and the training of {sorted(part)}")
     for name, item in part.items():
-        state = sharded.walk(saved[name], _Living(item).distribute)
-        item.load_state_dict(state)
-        if isinstance(item, _optimizer_class()):
-            _keep_kinds(item, state, as_then)
+        load(item, sharded.walk(saved[name], _Living(item).distribute), as_then)
 
 
 def _as_then(parts: Mapping[str, dict[str, Any]], saved: Mapping[str, Any]) -> frozenset[int]:
@@ -291,41 +289,6 @@ def _as_then(parts: Mapping[str, dict[str, Any]], saved: Mapping[str, Any]) -> f
                 if isinstance(state, dict) and getattr(state.get(key), "dtype", None) == parameter.dtype:
                     found.add(id(parameter))
     return frozenset(found)
-
-
-def _optimizer_class() -> Any:
-    from torch.optim import Optimizer
-
-    return Optimizer
-
-
-def _keep_kinds(optimizer: Any, saved: Mapping[str, Any], as_then: Container[int]) -> None:
-    """PyTorch makes all of an optimizer's state numbers of its parameters' kind: counts become floats, and copies of
-    weights in float32 those of bfloat16. ``as_then``: the parameters that have the precision that they had. Where the
-    state is of a wrapper's own form, it is that of the optimizer within it."""
-    if not {"state", "param_groups"} <= saved.keys():
-        inner = [one for one in vars(optimizer).values() if isinstance(one, _optimizer_class())]
-        theirs = [one for one in saved.values() if isinstance(one, Mapping) and "param_groups" in one]
-        if len(inner) == len(theirs) == 1:
-            _keep_kinds(inner[0], theirs[0], as_then)
-        return
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
-    numbers = (number for group in saved["param_groups"] for number in group["params"])
-    for parameter, number in zip(parameters, numbers, strict=False):
-        if (now := optimizer.state.get(parameter)) and number in saved["state"]:
-            kept = id(parameter) in as_then
-            optimizer.state[parameter] = _of_kind(now, saved["state"][number], kept)
-
-
-def _of_kind(now: Any, saved: Any, as_then: bool) -> Any:
-    if isinstance(now, dict) and isinstance(saved, dict):
-        now.update({key: _of_kind(now[key], value, as_then) for key, value in saved.items() if key in now})
-        return now
-    if isinstance(now, (list, tuple)) and isinstance(saved, (list, tuple)) and len(now) == len(saved):
-        return type(now)(_of_kind(a, b, as_then) for a, b in zip(now, saved, strict=True))
-    if not hasattr(saved, "dtype") or getattr(now, "dtype", saved.dtype) == saved.dtype:
-        return now
-    return saved.to(now.device) if as_then or not saved.dtype.is_floating_point else now
 
 
 def _give_back(plain: dict[str, Any], saved: dict[str, Any], leads: bool) -> None:
@@ -387,7 +350,7 @@ class _Living:
     def __init__(self, item: Any) -> None:
         self._item = item
         self._state: Any = None
-        groups = item.param_groups if isinstance(item, _optimizer_class()) else ()
+        groups = item.param_groups if is_optimizer(item) else ()
         self._parameters = [p for group in groups for p in group["params"]]
 
     def target(self, path: tuple[Any, ...], size: Any, dtype: Any) -> Any:
