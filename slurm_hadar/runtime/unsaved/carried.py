@@ -24,7 +24,7 @@ from slurm_hadar.runtime.checkpoint import sharded
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
 from slurm_hadar.runtime.unsaved.liveness import live, named
 
-__all__ = ["Carried", "Known", "leaves_within", "remedy", "sameness", "sums"]
+__all__ = ["Carried", "Known", "is_the_scripts", "leaves_within", "remedy", "sameness", "sums", "variables_of"]
 
 _SEVERAL = 2  # looks between which a variable has changed
 _WIDEST, _ENDS, _DEEPEST = 64, 16, 3  # of containers: those that are longer are looked at at both ends
@@ -154,7 +154,8 @@ def _kind(value: Any) -> str:
     torch = sys.modules["torch"]
     if isinstance(value, torch.Tensor):
         return "tensor"
-    return next((kind.__name__ for kind in (dict, list, tuple, deque) if isinstance(value, kind)), "array")
+    kinds = (dict, list, tuple, deque, *((type(value),) if isinstance(value, Mapping) else ()))
+    return next((kind.__name__ for kind in kinds if isinstance(value, kind)), "array")
 
 
 def sameness(value: Any) -> Callable[[Any], bool]:
@@ -173,7 +174,7 @@ def _places(*frames: types.FrameType) -> dict[Any, _Place]:
     spaces: dict[int, Mapping[str, Any]] = {}
     verdicts: dict[tuple[int, str], tuple[bool, bool]] = {}  # whether it is read first, and whether it is set
     for frame in frames:
-        own = _variables(frame)
+        own = variables_of(frame)
         module, local = id(frame.f_globals), id(frame.f_code)
         spaces[module] = frame.f_globals
         if own is not frame.f_globals:
@@ -203,7 +204,7 @@ def _within_objects(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     known = set[int]()
     while todo and len(known) < _OBJECTS:
         path, one, depth = todo.popleft()
-        if id(one) in known or not _is_the_scripts(one):
+        if id(one) in known or not is_the_scripts(one):
             continue
         known.add(id(one))
         for name, value in _attributes(one, path).items():
@@ -213,7 +214,7 @@ def _within_objects(variables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                 todo.append((name, value, depth + 1))
 
 
-def _is_the_scripts(one: Any) -> bool:
+def is_the_scripts(one: Any) -> bool:
     """Whether it is an object of which nobody else knows what goes on in it. Metrics begin anew by themselves."""
     kind = type(one)
     if isinstance(one, type) or str(kind.__module__).partition(".")[0] in _NOT_THE_SCRIPTS:
@@ -222,7 +223,7 @@ def _is_the_scripts(one: Any) -> bool:
     return not is_metric and not any(hasattr(kind, name) for name in _SAVED_OTHERWISE)
 
 
-def _variables(frame: types.FrameType) -> Mapping[str, Any]:
+def variables_of(frame: types.FrameType) -> Mapping[str, Any]:
     """Those of a function, without keeping them: until Python 3.12 its frame holds a copy of all that was asked for."""
     there = frame.f_locals
     if there is frame.f_globals or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
@@ -243,7 +244,7 @@ def _attributes(one: Any, path: str) -> dict[str, Any]:
 
 
 def _may_hold(value: Any) -> bool:
-    return value is None or isinstance(value, (tuple, *_MUTABLE)) or _is_leaf(value)
+    return value is None or isinstance(value, (tuple, Mapping, *_MUTABLE)) or _is_leaf(value)
 
 
 def _is_leaf(value: Any) -> bool:
@@ -262,7 +263,7 @@ def _leaves(place: _Place) -> dict[str, Any]:
 
 def leaves_within(path: str, value: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Tensors and arrays of more than one element that a value is or, if it is a container, holds."""
-    if isinstance(value, (tuple, *_MUTABLE)):
+    if isinstance(value, (tuple, Mapping, *_MUTABLE)):
         if depth < _DEEPEST:
             for key, inner in _some_of(value):
                 yield from leaves_within(f"{path}.{key}", inner, depth + 1)
@@ -276,6 +277,8 @@ def _some_of(value: Any) -> Iterable[tuple[Any, Any]]:
             return list(value.items())
         keys = [*islice(value, _ENDS), *islice(reversed(value), _ENDS)]
         return [(key, value[key]) for key in keys]
+    if isinstance(value, Mapping):  # a TensorDict's length is that of its batch
+        return list(islice(value.items(), _WIDEST))
     if len(value) <= _WIDEST:
         return list(enumerate(value))
     return [(n, value[n]) for n in (*range(_ENDS), *range(-_ENDS, 0))]
@@ -331,7 +334,7 @@ class Known:
         if id(one) in self.ids or len(self.ids) > _MOST_KNOWN:
             return
         self.ids.add(id(one))
-        if isinstance(one, dict):
+        if isinstance(one, Mapping):
             held: Iterable[Any] = one.values()
         elif isinstance(one, (list, tuple, deque)):
             held = one

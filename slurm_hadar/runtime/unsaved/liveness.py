@@ -1,7 +1,8 @@
 """Which variables a loop carries from turn to turn: those that it reads before it sets them anew.
 
 What is asked is the bytecode of the function that runs the loop. From the place where it waits for the next batch all
-ways are followed: a variable is *live* if one of them reads it before it is set (the usual definition of compilers).
+ways are followed, but for those past loops within that make no turn: a variable is *live* if one of them reads it
+before it is set (the usual definition of compilers).
 One that is set first, as an output or what a batch was unpacked into, begins anew in each turn by itself.
 """
 
@@ -91,7 +92,8 @@ def live(code: types.CodeType, at: int) -> frozenset[str]:
         for n in range(len(steps) - 1, -1, -1):
             names = 0
             for m, _ in flow.after[n]:
-                names |= alive[m]
+                enters = steps[n].name == "GET_ITER" and steps[m].name == "FOR_ITER"  # a loop, of one turn at least
+                names |= alive[m + enters]
             for kind, name in reversed(deeds[n]):
                 names = names | bits[name] if kind == _READ else names & ~bits[name]
             if names != alive[n]:
@@ -138,6 +140,9 @@ def _deeds(flow: _Flow) -> list[list[tuple[str, str]]]:
             if name == "self" and n + 1 < len(steps) and steps[n + 1].name.endswith("_ATTR"):
                 sets = steps[n + 1].name == "STORE_ATTR"
                 deeds[n + 1].append((_SET if sets else _READ, f"self.{steps[n + 1].about}"))
+            elif name == "self" and _adds_to_attribute(steps[n + 1 : n + 3]):
+                attribute = f"self.{steps[n + 2].about}"
+                deeds[n + 2] += [(_READ, attribute), (_SET, attribute)]
     _leave_out_comprehensions(flow, deeds)
     return deeds
 
@@ -156,6 +161,11 @@ def _leave_out_comprehensions(flow: _Flow, deeds: list[list[tuple[str, str]]]) -
                 first -= 1
             if [one.name for one in steps[first - 3 : first]] == ["SWAP", "POP_TOP", "SWAP"]:
                 deeds[first:n] = [[] for _ in deeds[first:n]]
+
+
+def _adds_to_attribute(following: list[_Step]) -> bool:
+    """Whether an object is loaded for ``self.x += y``: once to read the attribute, and once to set it."""
+    return [step.name for step in following] == ["COPY", "LOAD_ATTR"]
 
 
 def _is_variable(operation: str) -> bool:

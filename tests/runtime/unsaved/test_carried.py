@@ -23,6 +23,13 @@ def told():
 def step(x): optimizer.zero_grad(); y = net(x); y.square().mean().backward(); optimizer.step(); return y
 def train(**more): return slurm_hadar.train(net, optimizer, total_steps=14, **more)
 def drawn(): return torch.randn(2, 3)
+class Arrays(collections.abc.MutableMapping):
+    def __init__(self, **own): self.own = own
+    def __getitem__(self, name): return self.own[name]
+    def __setitem__(self, name, value): self.own[name] = value
+    def __delitem__(self, name): del self.own[name]
+    def __iter__(self): return iter(self.own)
+    def __len__(self): return len(self.own["y"])
 """
 #: The variables told of; what is before the loop, what is in it; and the same with what is advised.
 CARRIED = {
@@ -53,6 +60,12 @@ CARRIED = {
         "state={'memory': (memory := [])}",
         "memory.append((np.random.randn(3).astype('f'), 1)); del memory[:-5]; "
         "step(torch.tensor(np.array([m[0] for m in memory])))",
+    ),
+    "the Arrays memory": (  # as TensorDict: a mapping whose length is that of its arrays
+        "memory = Arrays(x=torch.zeros(20, 3), y=torch.zeros(20))",
+        "memory.own['x'][i] = drawn()[0]; step(memory.own['x'][:i + 1])",
+        "state={'memory': memory.own}",
+        "memory.own['x'][i] = run.state['memory']['x'][i] = drawn()[0]; step(run.state['memory']['x'][:i + 1])",
     ),
     "the array s": (
         "s = np.zeros(3, np.float32)",

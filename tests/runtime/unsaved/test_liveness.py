@@ -21,6 +21,7 @@ ONLY_SET = {
     "copied into as an argument": "f(x, h.copy_(x))\ng = h",
     "set by a comprehension over its name": "h = [h for h in x]\ng = h",
     "a name within a comprehension": "g = [h for h in x]\ng = [f(lambda: h) for h in x]\ng = {h: 1 for h in x if h}",
+    "set in each turn of a loop within": "for y in x: h = cell(y)\ng = h",
     "an attribute": "y = cell(x)\nself.h = y\ng = self.h",
     "an attribute on the line of another": "y = cell(x); self.h = y; g = self.h",
     "among very many names": "\n".join(f"q.a{n}(w{n})" for n in range(300)) + "\nh.copy_(x)\ng = h",
@@ -38,6 +39,8 @@ READ = {
     "in one where an exception is met": "try:\n  y = [h for h in x]\nexcept E: pass\nh = cell(x, h)",
     "a comprehension reads it": "y = [cell(a, h) for a in x]\nh = y[-1]",
     "a comprehension sets it": "y = [(h := cell(a, h)) for a in x]",
+    "set in a loop within that goes on": "for y in x: h = cell(y, h)\ng = h",
+    "an attribute that is added to": "self.h += cell(x)",
     "an attribute that goes on": "y = cell(x, self.h)\nself.h = y",
     "an attribute among very many names": "\n".join(f"q.a{n}(w{n})" for n in range(300)) + "\nself.h = cell(self.h)",
 }
