@@ -119,11 +119,12 @@ class Run:
         """
         while self.step < self.total_steps or (self._feed.index and not self._stopped):
             self._in_epoch = True
-            self._forgotten.numbers.before_epoch()
+            self._forgotten.before_epoch(tells=self._gang.leads)
             try:
                 yield self.epoch, Epoch(self._feed, self._rest_of_epoch, self._feed.index)
             finally:  # left early, too
                 self._in_epoch = False
+            self._forgotten.end_epoch()
             self._has_left = self._left_epoch = False
             self._feed.next_epoch()
             if self._saver is not None:
@@ -131,7 +132,7 @@ class Run:
 
     def _rest_of_epoch(self) -> Iterator[Any]:
         self._left_epoch = self._has_left
-        self._forgotten.numbers.begin_epoch()
+        self._forgotten.begin_epoch()
         if self._saver is not None:
             self._tell_of_epoch(self._settings.begin_epoch())
         return iter(()) if self._has_left else self._begin_loop(within_epoch=True)
@@ -139,11 +140,14 @@ class Run:
     def _tell_of_epoch(self, lost: list[str]) -> None:
         """Of what differs in one that a run is resumed in."""
         over = self.step >= self.total_steps
-        if not self._gang.leads:
-            return
-        if lost and not over:
+        if lost and not over and self._gang.leads:
             say(words_of(lost))
-        if self._made == 0 and (over or self._has_left or self._feed.used_up):
+        if over or self._has_left:
+            self._tell_of_none()
+
+    def _tell_of_none(self) -> None:
+        """Of the epoch's batches, if this run has made a turn of none."""
+        if self._made == 0 and self._saver is not None and self._gang.leads:
             say(
                 f"all batches of epoch {self.epoch} were used before, so its loop makes no turn, and what follows it "
                 "is done: what the script reads there and sets in the loop alone, as a loss, has no value"
@@ -174,6 +178,7 @@ class Run:
                 while self.step < self.total_steps:
                     batch = self._next(within_epoch)
                     if batch is OVER:
+                        self._tell_of_none()
                         self._end_epoch()
                         return
                     self._in_step, self._between = True, False

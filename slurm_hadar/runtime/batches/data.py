@@ -22,6 +22,7 @@ from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.fetched import Fetched, base_of
 from slurm_hadar.runtime.batches.generators import counts_of_data, generators_in, generators_of, has_spawned, held_by
 from slurm_hadar.runtime.batches.kept import Kept
+from slurm_hadar.runtime.batches.kept_over import KeptOver
 from slurm_hadar.runtime.batches.positioned import positioned
 from slurm_hadar.runtime.batches.shares import Shares
 
@@ -72,7 +73,9 @@ class Feed:
         self._resumed: Callable[[], None] | None = None  # enters the epoch that a run is resumed in
         self._first: list[Any] = []
         self._unused = 0
+        self._kept_over = KeptOver()
         self._seed: int | None = None
+        self._last_length: int | None = None  # of the last epoch that was gone through to its end
         self._epoch_rng: dict[str, Any] | None = None
         self._epoch_kept = 0
         #: As the script has made it: how many batches an epoch has, and which samples its subsets.
@@ -92,6 +95,7 @@ class Feed:
                     raise ValueError(
                         "the loader gives no batch at all: its dataset is empty, or smaller than one (drop_last=True)"
                     ) from None
+                self._last_length = self.index
                 if within:
                     return OVER
                 self.next_epoch()
@@ -109,8 +113,9 @@ class Feed:
 
     @property
     def used_up(self) -> bool:
-        """Whether the epoch is known to have no more batches."""
-        return self.index > 0 and self.index == self.epoch_batches
+        """Whether the epoch has no more batches, as its source's length tells or, without one, that of the last."""
+        known = self.epoch_batches
+        return self.index > 0 and self.index == (self._last_length if known is None else known)
 
     def give_back(self, batch: Any) -> None:
         """The last batch was not used: it is the next one, too. A run that is resumed from here makes it anew, of the
@@ -170,6 +175,11 @@ class Feed:
         return isinstance(self.source, types.GeneratorType) and _reaches(self.source, data)
 
     @property
+    def keeps_iterators(self) -> bool:
+        """Whether it goes on with its own iterators of loaders where an epoch before has left them."""
+        return self._kept_over.found()
+
+    @property
     def kept_stream(self) -> bool:
         """Whether it is in a later epoch of a stream whose workers are kept: they go on from what they were."""
         from torch.utils.data import DataLoader, IterableDataset
@@ -213,8 +223,9 @@ class Feed:
             self.index = index
 
     def position(self) -> dict[str, int]:
-        """Epoch, and batches of it that were used."""
-        return {"epoch": self.epoch, "index": self.index - self._unused}
+        """Epoch, batches of it that were used and, where only that tells how many it has, those of the last one."""
+        length = {} if self._last_length is None or self.epoch_batches is not None else {"length": self._last_length}
+        return {"epoch": self.epoch, "index": self.index - self._unused, **length}
 
     def random_states(self) -> dict[str, Any]:
         """This rank's random states: now, and at the beginning of the epoch, None if that is still to come; how many
@@ -234,6 +245,7 @@ class Feed:
         it sets at the epoch's beginning, as they did before.
         """
         self.epoch, self.index, self._iterator = position["epoch"], position["index"], None
+        self._last_length = position.get("length")
         known = states or {}
         if self._loader is not None and self.epoch:
             self._loader.warm_up()
@@ -266,6 +278,8 @@ class Feed:
             Kept.resume(kept)
 
     def _begin(self, skip: int) -> None:
+        if self.source is not None and self._loader is None:
+            self._kept_over.begin_epoch()
         self._epoch_rng, self._epoch_kept = rng.capture(self._generators), Kept.count()
         if self._seed is None or self.epoch_batches is None:
             self._iterator = self._batches(skip)

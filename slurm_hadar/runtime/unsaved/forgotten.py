@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.generators import followed, generators_in, generators_within
+from slurm_hadar.runtime.batches.kept_over import place_in
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
@@ -24,6 +25,7 @@ from slurm_hadar.runtime.unsaved.counted import Counted
 from slurm_hadar.runtime.unsaved.held import Held, models_within, stateful_among, tensors_of
 from slurm_hadar.runtime.unsaved.numbers import REMEDY, Numbers
 from slurm_hadar.runtime.unsaved.switches import Switches, differ, inner_of
+from slurm_hadar.runtime.unsaved.tallies import Tallies, advice
 
 __all__ = ["Beside", "Forgotten"]
 
@@ -45,6 +47,10 @@ _WITHIN_A_GENERATOR = (
     "the place in the DataLoader that the generator given as loader= goes through (give the DataLoader itself: the "
     "loop begins its next epoch by itself)"
 )
+_KEPT_OVER = (
+    "the place in a DataLoader whose iterator loader= goes on with in the next epoch. Begin it anew in each epoch, as "
+    "loader=lambda: zip(one, itertools.cycle(other)) does"
+)
 _IN_ANOTHER = "the place in another DataLoader"
 _OF_OTHERS = ("parameters", "param_groups")  # than schedulers: models and optimizers have them
 _SHARE = 0.05  # of the time, at most, where saves follow each other closely
@@ -62,9 +68,11 @@ class Beside(NamedTuple):
     is_kept: Callable[[Any], bool] = lambda _data: True
     goes_through: Callable[[Any], bool] = lambda _data: False
     kept_stream: Callable[[], bool] = lambda: False
+    keeps_iterators: Callable[[], bool] = lambda: False
     carried: Carried | None = None
     held: Mapping[str, Held] = {}
     numbers: Mapping[str, Any] = {}
+    mine: Callable[[], Iterable[Any]] = tuple
 
     @classmethod
     def of(cls, frame: types.FrameType, mine: list[Any], feed: Feed) -> Beside:
@@ -86,7 +94,8 @@ class Beside(NamedTuple):
         weights = [getattr(sampler, "weights", None) for sampler in feed.drawn_from]
         carried = Carried.of(frame, lambda: [*mine, *weights])
         held = stateful_among(there, mine)
-        return cls(generators, models, is_kept, feed.goes_through, lambda: feed.kept_stream, carried, held, feed.counts)
+        streams = lambda: feed.kept_stream, lambda: feed.keeps_iterators
+        return cls(generators, models, is_kept, feed.goes_through, *streams, carried, held, feed.counts, lambda: mine)
 
 
 class Forgotten:
@@ -115,7 +124,7 @@ class Forgotten:
         self._before: dict[int, Any] | None = None
         self._beside, self._drawn = beside or Beside(), dict[str, bytes]()
         self._carried = self._beside.carried
-        self.numbers = Numbers(self._beside.numbers)
+        self._numbers, self._tallies = Numbers(self._beside.numbers), Tallies(self._beside.mine)
         self._counted = Counted(() if parts.get("scheduler") else parts.get("optimizer", {}).values())
         self._others: Mapping[str, Mapping[str, int]] = {}
         self._loaded: Mapping[int, int] = {}
@@ -134,6 +143,9 @@ class Forgotten:
         """The loop begins. What was loaded must be what it goes on from: a script's own checkpoint is older."""
         if self._carried is not None and tells:
             self._carried.begin()
+        self._tell_of_set_weights(tells)
+
+    def _tell_of_set_weights(self, tells: bool) -> None:
         loaded, self._loaded = self._loaded, {}
         if tells and loaded and self._versions() != loaded:
             say(
@@ -145,10 +157,26 @@ class Forgotten:
         tensors = (p for one in self._models if hasattr(one, "parameters") for p in one.parameters())
         return {id(p): p._version for p in tensors if not p.is_inference()}  # noqa: SLF001 - what autograd counts changes by
 
+    def before_epoch(self, tells: bool) -> None:
+        """The script is about to be given an epoch; what it does with weights at its beginning, each run does."""
+        self._tell_of_set_weights(tells)
+        self._numbers.before_epoch()
+        self._tallies.between_epochs()
+
+    def end_epoch(self) -> None:
+        """The script is done with it."""
+        self._tallies.between_epochs()
+
+    def begin_epoch(self) -> None:
+        """It asks for the epoch's first batch."""
+        self._numbers.begin_epoch()
+        self._tallies.begin_epoch()
+
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
         self._tell_of_count(self._counted.turn(self._turns.last))
         if turn in _LOOK_AFTER:
+            self._tallies.end_turn()
             if self._carried is not None:
                 self._carried.look()
             self._look_at_held()
@@ -156,7 +184,7 @@ class Forgotten:
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}
             self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
-            self.numbers.begin()
+            self._numbers.begin()
             self._others = self._sums_beside()
             self._inner = [inner_of(one) for one in self._models]  # caches are filled in the first turn
         elif turn in _CHECK_AFTER:
@@ -174,6 +202,7 @@ class Forgotten:
         self._check()
         self._check_carried()
         self._check_stream()
+        self._check_tallies()
         now = time.monotonic()
         self._next_check = now + (now - began) / _SHARE
 
@@ -185,7 +214,8 @@ class Forgotten:
             for name, one in self._beside.held.items()
             if one.gone_on
         }
-        found |= self.numbers.found()
+        found |= self._numbers.found()
+        found |= {_KEPT_OVER} if self._beside.keeps_iterators() else set()
         found |= {name for name, before in self._drawn.items() if _state_of(self._beside.drawn[name]) != before}
         if self._before is not None:
             found |= {
@@ -216,6 +246,11 @@ class Forgotten:
     def _check_stream(self) -> None:
         if _KEPT_STREAM not in self._told and self._beside.kept_stream():
             self._tell([_KEPT_STREAM], _KEPT_STREAM)
+
+    def _check_tallies(self) -> None:
+        self._tallies.end_turn()
+        if new := [name for name in self._tallies.found() if name not in self._told]:
+            self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{advice(new)}")
 
     def _check_carried(self) -> None:
         if self._carried is None:
@@ -302,7 +337,7 @@ def _advice(new: Iterable[str]) -> str:
     """What helps against losing these; of a place in a generator, and of numbers of a dataset, that is said with it."""
     places = [what for what in new if what.startswith(_IN_ANOTHER)]
     advice = ""
-    if set(new) - {_WITHIN_A_GENERATOR, *places, *(what for what in new if what.endswith(REMEDY))}:
+    if set(new) - {_WITHIN_A_GENERATOR, _KEPT_OVER, *places, *(what for what in new if what.endswith(REMEDY))}:
         advice += (
             " Give train() all models, optimizers and schedulers (a list or a dict of them), the rest as "
             "also={'name': object}."
@@ -400,7 +435,7 @@ def _going_on() -> Iterable[tuple[Any, Any]]:
         torch.optim.lr_scheduler.LRScheduler: lambda one: one.last_epoch,
         torch.optim.swa_utils.AveragedModel: lambda one: int(one.n_averaged),
         torch.amp.GradScaler: lambda one: one.state_dict().get("_growth_tracker"),
-        torch.utils.data.dataloader._BaseDataLoaderIter: _place_in,  # noqa: SLF001 - what iter(loader) gives
+        torch.utils.data.dataloader._BaseDataLoaderIter: place_in,  # noqa: SLF001 - what iter(loader) gives
     }
     for module, name, count in _DISTRIBUTED:
         if (kind := getattr(sys.modules.get(f"torch.distributed.algorithms.{module}"), name, None)) is not None:
@@ -416,13 +451,3 @@ def _going_on() -> Iterable[tuple[Any, Any]]:
             except (AttributeError, RuntimeError, TypeError, ValueError):  # half made, or of another making
                 continue
             yield one, count
-
-
-def _place_in(iterator: Any) -> int | None:
-    """How many batches it has given; None where that is all, or where its loader begins anew each time."""
-    given = iterator._num_yielded  # noqa: SLF001
-    try:
-        over = given >= len(iterator)
-    except TypeError:  # of a stream
-        over = False
-    return None if over or iterator._persistent_workers else int(given)  # noqa: SLF001

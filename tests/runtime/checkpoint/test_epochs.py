@@ -279,6 +279,31 @@ for epoch, batches in run.epochs():
     assert code == 1 and found == [] and "all batches of epoch 1 were used before, so its loop makes no turn" in said
 
 
+def test_an_epoch_without_a_length_ends_where_the_last_one_has(small: Any) -> None:
+    """A save that is due behind its last step waits for what follows it, as where the length is known; in the first
+    epoch nobody knows, and the run that is resumed there says that it makes no turn. A longer epoch goes on."""
+    script = """
+sizes = [4, 4, 6, 4]
+run = slurm_hadar.train(
+    model, optimizer, total_steps=18, loader=lambda epoch: iter(range(sizes[epoch])), save_every_steps=STEPS,
+    async_save=False
+)
+for epoch, batches in run.epochs():
+    for batch in batches:
+        step(); loss = run.step
+    if first and epoch == AT: os._exit(9)
+    print(epoch, loss, run._saver.saved_step, flush=True)
+"""
+    own = script.replace("STEPS", "8").replace("AT", "1")
+    assert small(own)[:2] == (9, ["0 3 None"])
+    code, found, said = small(own, 1)
+    assert code == 0 and [line.split()[1] for line in found] == ["3", "7", "13", "17"], said
+    own = script.replace("STEPS", "4").replace("AT", "0").replace("async_save", "name='first', async_save")
+    assert small(own)[0] == 9
+    code, found, said = small(own, 1)
+    assert code == 1 and "all batches of epoch 0 were used before, so its loop makes no turn" in said
+
+
 @pytest.mark.parametrize("by", ["SIGKILL", "SIGTERM"])
 def test_what_was_printed_is_safe_as_soon_as_what_it_tells_of_is_saved(small: Any, by: str) -> None:
     """Where a node dies, and where the process is told to end behind the loop: no later run prints it again."""

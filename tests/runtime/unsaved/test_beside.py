@@ -56,6 +56,15 @@ class Placed(DataLoader):
     def load_state_dict(self, state): pass
 def cycle(loader):
     while True: yield from loader
+class Endless:
+    def __init__(self, loader): self.loader, self.batches = loader, iter(loader)
+    def __next__(self):
+        try: return next(self.batches)
+        except StopIteration: self.batches = iter(self.loader); return next(self.batches)
+class Two:
+    def __init__(self): self.a, self.b = (Endless(DataLoader(data, n, shuffle=True)) for n in (4, 10))
+    def __iter__(self):
+        for _ in range(5): yield next(self.a)[0], next(self.b)[0]
 """
 NOT_SAVED = "not saved, so a move or a restart sets it back: "
 TOLD = {
@@ -66,6 +75,11 @@ TOLD = {
     "random number generator envs.0.rng": "envs = [Env() for _ in range(3)]\nfor i in train(): step(envs[1].look())",
     "the place in the DataLoader that the generator given as loader= goes through": (
         "for x, in train(loader=cycle(DataLoader(data, 4))): step(x)"
+    ),
+    "the place in a DataLoader whose iterator loader= goes on with": "for x, y in train(loader=Two()): step(x)",
+    "the place in a DataLoader whose iterator loader= goes on": (
+        "a = Endless(DataLoader(data, 4, shuffle=True))\n"
+        "for x, in train(loader=lambda: (next(a) for _ in range(4))): step(x)"
     ),
     "loader workers that are kept": (
         "for x in train(loader=DataLoader(Stream(), 2, num_workers=1, persistent_workers=True)): step(x)"
@@ -80,6 +94,13 @@ SILENT = {
     ),
     "Python's own generator": "env = Env()\nfor i in train(): step(torch.ones(2, 3) * env.choice([1, 2]))",
     "batches that are repeated": "for x, in train(loader=itertools.cycle(DataLoader(data, 4, shuffle=True))): step(x)",
+    "iterators that begin anew in each epoch": """
+a, b = (DataLoader(data, n, shuffle=True) for n in (5, 10))
+run = train(loader=lambda: zip(a, itertools.cycle(b)))
+for epoch, batches in run.epochs():
+    look = iter(b); next(look)
+    for (x,), _ in batches: step(x)
+""",
     "a loader that saves its place": """
 loader = Placed(data, 4, shuffle=True, generator=torch.Generator()); batches = iter(loader)
 for i in train(also={"loader": loader}):
