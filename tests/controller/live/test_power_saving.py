@@ -21,9 +21,13 @@ Make = Callable[..., PrivateCluster]
 # What a site's programs do by its cloud's API or by IPMI. ``-b``: to Slurm it is the node that has booted; without it
 # slurmctld waits on for the boot.
 _SUSPEND = 'for node in $(scontrol show hostnames "$1"); do kill -9 "$(cat {run}/slurmd-$node.pid)"; done'
+# Since 24.11 slurmctld ends the process group of a program that has ended: a boot has a session of its own by then.
 _RESUME = """for node in $(scontrol show hostnames "$1"); do
-  (until [ -e {folder}/up-$node ]; do sleep 0.2; done; exec setsid {slurmd} -D -b -N "$node") \
+  rm -f {folder}/boots-$node
+  NODE=$node setsid bash -c 'touch {folder}/boots-$NODE
+    until [ -e {folder}/up-$NODE ]; do sleep 0.2; done; exec {slurmd} -D -b -N "$NODE"' \
     < /dev/null > {log}/slurmd-$node.err 2>&1 &
+  until [ -e {folder}/boots-$node ]; do sleep 0.1; done
 done"""
 
 
