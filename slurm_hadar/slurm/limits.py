@@ -150,9 +150,8 @@ def _association(words: Mapping[str, str]) -> Iterator[Limit]:
         return  # an association of one partition: what it limits is learned from Slurm's reasons
     scope = ("user", account, user[1]) if user else ("account", account)
     yield from _counted(scope, words)
-    most, used = words.get("MaxJobs", ""), re.fullmatch(r"\w+\((\d{1,15})\)", words.get("GrpJobs", ""))
-    if user and most.isdecimal() and used:
-        yield Limit(scope, "jobs", int(most), int(used[1]))
+    if user and (count := _COUNT.fullmatch(words.get("MaxJobs", ""))):  # an account only hands its own down to users
+        yield Limit(scope, "jobs", int(count[1]), int(count[2]))
 
 
 def _qos(words: Mapping[str, str], line: str) -> Iterator[Limit]:
