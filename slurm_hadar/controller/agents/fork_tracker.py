@@ -151,6 +151,8 @@ class JobTracker:
         parent = ForkedJob(job.parent, job.total_steps)
         if job.parent in self._known:
             parent.number, parent.steps, parent.total, parent.closer = self._known.pop(job.parent)
+            if parent.closer is not None:  # it said so before the restart, and need not live to say it again
+                parent.done_at = time.time()
         self._parents[job.parent] = parent
         return parent
 

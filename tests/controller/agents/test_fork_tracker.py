@@ -160,6 +160,18 @@ def test_a_restarted_tracker_goes_on() -> None:
         assert second.newest.serial > 0
 
 
+def test_a_restarted_tracker_ends_the_other_copies() -> None:
+    """Though the copy that ends the script has said so before the restart, and is gone."""
+    first = Desk()
+    first.show(c0="v100", c1="k80", c2=None)
+    first.hear(0, consolidation=9, consolidated_steps=1000, closes=True)
+    second = Desk(first.tracker.state())
+    second.show(c1="k80", c2=None)
+    now = second.tracker.get("7").done_at
+    assert second.tracker.to_cancel(now).keys() == {"7_2"}
+    assert second.tracker.to_cancel(now + LEAVES_WITHIN_S + 1).keys() == {"7_1", "7_2"}
+
+
 def test_reports_of_strangers_are_nothing_to_it() -> None:
     """A job that no look has shown as forked, however its id looks."""
     desk = Desk()
