@@ -144,8 +144,10 @@ class Job:
 
     def cancel(self) -> None:
         """End the job, or take it out of the queue. One that is over is no error. Raises SlurmError."""
-        CliBackend().cancel([self.job_id])
+        (answer,) = CliBackend().cancel([self.job_id])
         _SLURM.forget()
+        if answer.error is not None and not answer.overtaken:
+            raise SlurmError(f"job {self.job_id} cannot be cancelled: {answer.error}", job_id=self.job_id)
 
     def _text(self, name: str) -> str:
         try:

@@ -135,8 +135,8 @@ ReservationName=r3 StartTime=soon EndTime=later Nodes=k80-[1
 Association Records
 ClusterName=c Account=root UserName= Partition= ID=1 ParentAccount= GrpJobs=N(2) GrpTRES=cpu=N(2),gres/gpu=N(3) MaxJobs=
 ClusterName=c Account=lab UserName= Partition= ID=3 ParentAccount=root(1) GrpJobs=9(1) GrpTRES=cpu=N(1),gres/gpu=8(2)
-ClusterName=c Account=lab UserName=bob(1001) Partition= ID=5 ParentAccount= GrpJobs=N(1) GrpTRES=mem=100(50) MaxJobs=4(1)
-ClusterName=c Account=lab UserName=bob(1001) Partition=big ID=6 ParentAccount= GrpJobs=N(1) GrpTRES=cpu=1(1) MaxJobs=1(1)
+ClusterName=c Account=lab UserName=bob(1001) Partition= ParentAccount= GrpJobs=N(1) GrpTRES=mem=100(50) MaxJobs=4(1)
+ClusterName=c Account=lab UserName=bob(1001) Partition=big ParentAccount= GrpJobs=N(1) GrpTRES=cpu=1(1) MaxJobs=1(1)
 QOS_LINE
 scontrol:
 """.replace("QOS_LINE", QOS)

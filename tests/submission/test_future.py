@@ -44,8 +44,8 @@ class Slurm:
     def words(self) -> list[str]:
         return (self.directory / "words").read_text().splitlines()
 
-    def refuse(self, why: str) -> None:
-        self._script("sbatch", f'echo "sbatch: error: {why}" >&2; exit 1')
+    def refuse(self, why: str, command: str = "sbatch") -> None:
+        self._script(command, f'echo "{command}: {why}" >&2; exit 1')
 
     def run(self, job: slurm_hadar.Job, restart: int = 0, task: int = 0) -> int:
         """One run of the job's command, as hadar-srun would start it; its output goes where Slurm puts it."""
@@ -234,6 +234,15 @@ def test_cancelling() -> None:
     assert job.done() and isinstance(job.exception(), JobFailed)
 
 
+def test_a_job_that_slurm_does_not_end_is_no_cancelled_one(slurm: Slurm) -> None:
+    slurm.refuse("error: Kill job error on job id 7: Access/permission denied", "scancel")
+    with pytest.raises(SlurmError, match="job 7 cannot be cancelled: Access/permission denied"):
+        slurm_hadar.Job("7", slurm.directory).cancel()
+    slurm.refuse("fatal: Could not establish a configuration source", "scancel")
+    with pytest.raises(SlurmError, match="job 7 cannot be cancelled: scancel: fatal: Could not establish"):
+        slurm_hadar.Job("7", slurm.directory).cancel()
+
+
 def test_what_is_refused(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one line each; nothing is left behind."""
     with pytest.raises(CommentError, match="mem=x"):
@@ -251,7 +260,7 @@ def test_what_is_refused(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("PATH", f"{slurm.directory}:{os.environ['PATH']}")
     monkeypatch.chdir(slurm.directory)
-    slurm.refuse("no such partition")
+    slurm.refuse("error: no such partition")
     with pytest.raises(SlurmError, match="no such partition"):
         slurm_hadar.submit(add, 1, 2)
     assert not list((slurm.directory / ".hadar").glob("call-*"))
