@@ -50,11 +50,11 @@ class Broker:
         left: Callable[[str, SessionView], None] | None = None,
     ) -> None:
         self._path, self._rules, self._limits, self._say, self._left = path, rules, limits, say, left
+        self._lock = locked(path)  # who stands by asks again and again: nothing may be open yet
         self._arbiter = Arbiter(rules)
         self._selector = selectors.DefaultSelector()
         self._mute = False  # that the ledger cannot be written has been said
         self._alone_since_ns = time.monotonic_ns()
-        self._lock = locked(path)
         self._formers: dict[str, ledger.Former] = {}
         self._expect(ledger.present(path))
         self._listener = listening(path, 0o111 if limits.all_users else 0o177)

@@ -18,9 +18,10 @@ from slurm_hadar.errors import ChannelError
 from slurm_hadar.sharing.broker import client, connections, progress, server
 from slurm_hadar.sharing.broker.client import Session, Work
 from slurm_hadar.sharing.broker.queries import give_way, status_of
-from slurm_hadar.sharing.broker.settings import Limits
+from slurm_hadar.sharing.broker.settings import Limits, Rules
 from slurm_hadar.sharing.broker.wire import LONGEST, decoded, encoded
 from slurm_hadar.sharing.lanes import Demand
+from slurm_hadar.sharing.turns import Policy
 from tests.sharing.broker.conftest import WORK, raw, turns
 
 
@@ -357,6 +358,16 @@ def test_who_has_ended_while_it_came_leaves_no_descriptor_behind(
 
     poll(lambda: _pidfds() == 1)  # that of its keeper
     assert broker.said[0].endswith("No such file or directory")
+
+
+def test_who_stands_by_again_and_again_leaves_no_descriptor_behind(running: Any, short_tmp: Path) -> None:
+    running()
+    assert len(status_of(short_tmp / "s")["sessions"]) == 0
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(ChannelError, match="another broker serves"):
+        server.Broker(short_tmp / "s", Rules(Policy.FAIR, 1000), Limits(), print)
+
+    assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
 def _pidfds() -> int:
