@@ -218,7 +218,7 @@ class SlurmCluster(Cluster[Observation]):
         )
 
     def circuit_open(self) -> str:
-        return self._refusals.circuit_open(time.time())
+        return self._refusals.circuit_open(time.monotonic())
 
     def carry_out(self, number: int, seen: Observation, changes: Sequence[Change]) -> Outcome:
         if self._parts.leadership is not None and not self._parts.leadership.sure():
@@ -289,7 +289,7 @@ class SlurmCluster(Cluster[Observation]):
         """Count failures, warn about them, and leave alone from now on what is not ours to change."""
         users = {job_id: job.user for job_id, job in seen.raw.items()}
         settings = self._config.guard.max_failed_writes, self._config.controller.round_s
-        self._refusals.record_round(outcome, users, time.time(), *settings)
+        self._refusals.record_round(outcome, users, time.monotonic(), *settings)
         self._observer.deny(outcome.denied)
         _warn(outcome)
 

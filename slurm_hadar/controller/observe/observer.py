@@ -109,6 +109,7 @@ class Observer:
     def clock_set(self, by_s: float) -> None:
         """What runs goes on by the new time, and has run for no longer or shorter than it has."""
         self._records.clock_set(by_s)
+        self._sources.lessons.clock_set(by_s)
 
     def hear_out(self) -> None:
         """No other round follows: what jobs have said since this one looked is taken in."""

@@ -31,7 +31,7 @@ class _Stay:
 class Quarantine:
     """Who is left alone, why, and until when; forgotten with the job, or when the controller is started again."""
 
-    def __init__(self, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._stays: dict[str, _Stay] = {}
         #: Failures since the start, for the metrics.

@@ -164,6 +164,13 @@ class Lessons:
             del self._found["job", job.job_id]
         return never
 
+    def clock_set(self, by_s: float) -> None:
+        """The clock was set: who is left alone is so for as long as before."""
+        for lesson in self._found.values():
+            lesson.since += by_s
+            lesson.until += by_s
+        self.vain.clock_set(by_s)
+
     def expire(self, jobs: Mapping[str, SlurmJob]) -> None:
         """A new round: forget what was learned of jobs that are gone, and let the next of each scope have its turn."""
         kept = {scope for job in jobs.values() if job.state is JobState.PENDING for scope in _scopes(job)}

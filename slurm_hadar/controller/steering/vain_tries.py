@@ -63,6 +63,12 @@ class VainTries:
         for node in nodes:
             tries[node] = _Try(self._attempts, self._round, now + wait_s)
 
+    def clock_set(self, by_s: float) -> None:
+        """The clock was set: nodes are left out for as long as before."""
+        for tries in self._tries.values():
+            for tried in tries.values():
+                tried.until += by_s
+
     def look(self, nodes: Iterable[SlurmNode], now: float) -> None:
         """A new round: what is over, or has more room than when it was tried, may be tried again."""
         self._round += 1

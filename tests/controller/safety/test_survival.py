@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import subprocess
 import sys
@@ -430,6 +431,45 @@ def test_no_job_has_waited_for_an_hour_longer_when_the_clock_was_set(
     until = [*record.avoid.values(), record.unsaved_until, record.limit_asked]
     assert all(540.0 < moment - now <= 601.0 for moment in until)
     assert one.journal.load_jobs()[old].arrived == job.arrival
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+@pytest.mark.parametrize("refused", [True, False])
+def test_who_is_left_alone_is_so_for_as_long_as_before_when_the_clock_was_set(
+    bench: Callable[..., Any], monkeypatch: Any, by_s: float, refused: bool
+) -> None:
+    """Since too many writes were refused, or for what Slurm has said of it."""
+    one, real = bench(None, "controller.round_s=600", "guard.max_failed_writes=1"), time.time
+    one.slurm = WrongClock({"v100-1": ("v100", 2)})
+    job, controller = one.slurm.submit(), one.new_controller()
+    if refused:
+        one.slurm.refuse[job] = "no such luck"
+    else:
+        one.slurm.jobs[job] = replace(one.slurm.jobs[job], reason="QOSGrpGRES", qos="busy")
+    controller.run_round()
+    monkeypatch.setattr(time, "time", lambda: real() + by_s)
+    result = controller.run_round()
+
+    said = result.record.note if refused else str(result.seen.snapshot.job[job].blocked)
+    left = re.search(r"again in (\d+) s", said)
+    assert left and 540 < int(left[1]) <= 600, said
+
+
+SET_BACK = """
+import time
+real, by_s = time.time, [0.0]
+time.time = lambda: real() + by_s[0]
+from slurm_hadar.controller.safety.quarantine import Quarantine
+quarantine = Quarantine()
+quarantine.put("7", "looking at it", ValueError("odd"))
+by_s[0] = -3600.0
+print(quarantine.reason("7"))
+"""
+
+
+def test_a_quarantine_lasts_no_hour_longer_when_the_clock_was_set_back() -> None:
+    done = subprocess.run([sys.executable, "-c", SET_BACK], capture_output=True, text=True, check=True)
+    assert "for another 60 s" in done.stdout
 
 
 def test_a_clock_that_is_set_in_the_middle_of_a_round(bench: Callable[..., Any], monkeypatch: Any) -> None:
