@@ -31,11 +31,15 @@ def make_folder(base: Path) -> Path:
 def write_file(folder: Path, name: str, content: bytes) -> None:
     """Whole or not at all: what reads it meanwhile sees none, or the one before. Raises OSError."""
     fresh = folder / f".{name}.{secrets.token_hex(8)}"
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.rename(folder / name)
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.rename(folder / name)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # part of a result may be what fills the disk
+        raise
 
 
 def read_file(folder: Path, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import subprocess
@@ -303,3 +304,14 @@ def test_words_for_sbatch() -> None:
         "--cpus-per-task=4",
         "--exclusive",
     ]
+
+
+def test_a_full_disk_keeps_no_part_of_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_file(tmp_path, "result-0-0.pickle", b"x")
+
+    assert not list(tmp_path.iterdir())

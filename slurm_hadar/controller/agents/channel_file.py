@@ -98,10 +98,14 @@ def replace_file(path: Path, text: str, mode: int) -> None:
     """Write a file so that readers see the old or the new text, never half of one."""
     try:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name + ".")
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(text)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
+        try:
+            with os.fdopen(descriptor, "w") as stream:
+                stream.write(text)
+            Path(temporary).chmod(mode)
+            Path(temporary).replace(path)
+        except OSError:
+            Path(temporary).unlink(missing_ok=True)  # it is tried again each round
+            raise
     except OSError as error:
         raise ChannelError(f"cannot write {path}: {error.strerror}") from None
 

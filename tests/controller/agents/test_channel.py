@@ -465,3 +465,12 @@ def test_who_takes_over_or_shares_with_nobody_does_not_ask(
         assert told_by(second) == second.info
         with made_in("all") as third:
             assert told_by(third) == third.info
+
+
+def test_a_channel_file_that_cannot_be_written_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    """It is tried again each round."""
+    (tmp_path / "hadar-channel.json").mkdir()
+    with pytest.raises(ChannelError, match="cannot write"):
+        announce(tmp_path / "hadar-channel.json", ChannelInfo("", ""))
+
+    assert [path.name for path in tmp_path.iterdir()] == ["hadar-channel.json"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,19 @@ def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
     """One line as well."""
     with pytest.raises(StoreError, match="cannot be used: No such file"):
         load_key(tmp_path / "none")
+
+
+def test_a_full_disk_leaves_no_part_of_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the controller is started again and again."""
+
+    def full(_file: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match="No space left"):
+        load_key(tmp_path)
+
+    assert not list(tmp_path.iterdir())
 
 
 WORDS = st.text("abc123_-.", min_size=1, max_size=6)
