@@ -35,7 +35,9 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     directory = state_dir(config)
     journal = Journal(directory / JOURNAL)
     try:
-        results, bound = release_all(backend, journal, job_ids, Seal(backend.identity(), load_key(directory)))
+        results, bound, unwritten = release_all(
+            backend, journal, job_ids, Seal(backend.identity(), load_key(directory))
+        )
     finally:
         journal.close()
     audit = AuditLog(directory, config.audit)
@@ -54,7 +56,9 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
             click.echo(f"  {', '.join(theirs)}: {error}", err=True)
         if bound:
             click.echo(_bound(bound), err=True)
-    return 1 if failed else 0
+    if unwritten:
+        click.echo(f"the journal does not know of it: {unwritten}", err=True)
+    return 1 if failed or unwritten else 0
 
 
 def _bound(job_ids: list[str]) -> str:

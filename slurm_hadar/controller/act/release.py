@@ -9,6 +9,7 @@ from slurm_hadar.comment import is_ours, read
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.steering import writes
+from slurm_hadar.errors import StoreError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import SlurmJob, Write, WriteResult
@@ -18,10 +19,12 @@ __all__ = ["Released", "release_all"]
 
 class Released(NamedTuple):
     """What Slurm said of each waiting job, and the ids of those that run on nodes that they were sent to: Slurm changes
-    no node list of a running job, and one that is requeued waits for these nodes."""
+    no node list of a running job, and one that is requeued waits for these nodes. ``unwritten``: why the journal does
+    not have it, "" if it has."""
 
     results: list[WriteResult]
     bound: list[str]
+    unwritten: str = ""
 
 
 def release_all(
@@ -50,7 +53,10 @@ def release_all(
         record = records.get(result.job_id)
         if record is not None and result.error is None:
             record.steered, record.given, record.lease, record.defer_until = False, (), None, None
-    journal.save_jobs(records.values())
+    try:
+        journal.save_jobs(records.values())
+    except StoreError as error:  # the jobs are released all the same, and that is to be told
+        return Released(results, bound, str(error))
     return Released(results, bound)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,10 @@ from click.testing import CliRunner
 
 from slurm_hadar.cli.admin import release
 from slurm_hadar.controller.act.release import Released
+from slurm_hadar.controller.journal import Journal
+from slurm_hadar.errors import StoreError
 from slurm_hadar.slurm.state import Write, WriteResult
+from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 
 def test_jobs_that_are_not_the_users_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +35,22 @@ def test_jobs_that_are_not_the_users_are_one_line(tmp_path: Path, monkeypatch: p
         "  9, 10: not this user's to change; their owners can release them, or an operator of Slurm",
         "  11: Job is pending execution",
     ]
+
+
+def test_a_journal_that_cannot_be_written_hides_no_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm has done it: that is told, and stands in the audit log."""
+
+    def full(*_: Any) -> None:
+        raise StoreError("cannot write the journal: database or disk is full", passes=True)
+
+    slurm = FakeSlurm({"v100-1": ("v100", 2)})
+    job = slurm.submit()
+    slurm.jobs[job] = replace(slurm.jobs[job], eligible=time.time() + 600.0)
+    monkeypatch.setattr(slurm, "identity", lambda: "here", raising=False)
+    monkeypatch.setattr(release, "choose", lambda *_: slurm)
+    monkeypatch.setattr(Journal, "save_jobs", full)
+    done = CliRunner().invoke(release.release, ["--set", f"controller.state_dir={tmp_path}"], standalone_mode=False)
+
+    assert (done.return_value, done.stdout) == (1, "1 job released\n")
+    assert done.stderr == "the journal does not know of it: cannot write the journal: database or disk is full\n"
+    assert slurm.jobs[job].eligible <= time.time() and f'"{job}"' in (tmp_path / "audit.jsonl").read_text()
