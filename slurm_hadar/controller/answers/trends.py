@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,7 +26,7 @@ def trend_of(journal: Reader) -> Trend:
     if not last:
         return Trend()
     times = [r["time"] for r in last]
-    gpus = sum(sum(json.loads(text)["gpus"].values()) for text in journal.node_texts().values())
+    gpus = sum(sum(content["gpus"].values()) for content in journal.node_records().values())
     runs = journal.runs_since(times[0])
     held = [sum(r.held.workers for r in runs if r.began <= t and (r.ended is None or t < r.ended)) for t in times]
     used = [min(1.0, count / gpus) if gpus else 0.0 for count in held]

@@ -6,7 +6,6 @@ has of the last round.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.answers.trends import Trend, trend_of
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
+from slurm_hadar.controller.journal.salvage import row_object
 from slurm_hadar.controller.observe.company import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
 from slurm_hadar.controller.steering.forms import no_type, placement_of
@@ -310,7 +310,7 @@ def recorded_lines(rows: Iterable[Mapping[str, Any]]) -> list[Line]:
 
 
 def _recorded(row: Mapping[str, Any]) -> Line:
-    wait = json.loads(row["wait"]) if row["wait"] else {}
+    wait = row_object(row["wait"]) or {} if row["wait"] else {}
     pinned = wait.get("tier") == "pinned"
     if row["state"] != "pending" and not pinned:
         wait = {}
@@ -319,17 +319,17 @@ def _recorded(row: Mapping[str, Any]) -> Line:
         **same,
         where=row["place"],
         done_share=row["done"],
-        forecast=json.loads(row["forecast"]) if row["forecast"] else None,
+        forecast=row_object(row["forecast"]) if row["forecast"] else None,
         types=tuple(t for t in row["types"].split("+") if t),
-        held=json.loads(row["held"]),
-        shares=json.loads(row["shares"]) if row["shares"] else None,
+        held=row_object(row["held"]) or {},
+        shares=row_object(row["shares"]) if row["shares"] else None,
         **wait_fields(wait),
     )
 
 
 def recorded_nodes(journal: Reader, lines: Iterable[Line] | None = None) -> list[NodeView]:
     """Nodes as the last round saw them, with the jobs that held their GPUs then: ``lines``, where they were read."""
-    nodes = {name: json.loads(text) for name, text in journal.node_texts().items()}
+    nodes = journal.node_records()
     return nodes_of(nodes, recorded_lines(journal.queue_holding()) if lines is None else lines)
 
 

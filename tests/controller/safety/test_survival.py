@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from slurm_hadar.controller.answers.lines import line_of
+from slurm_hadar.controller.answers.trends import trend_of
+from slurm_hadar.controller.answers.view import recorded_lines, recorded_nodes
 from slurm_hadar.controller.journal import Journal
 from slurm_hadar.errors import SlurmError, SlurmUnavailable, StoreError
 from slurm_hadar.model import JobState, Placement, Plan, Tier, Wait
@@ -185,6 +187,23 @@ def test_damaged_rows_are_left_out(tmp_path: Path, spoilt: str) -> None:
     assert {job: r.arrival for job, r in journal.load_jobs().items()} == {"2": 7}
     assert (journal.usage(), journal.waits(), journal.job("1"), journal.wait("1")) == ({}, {}, None, None)
     assert journal.moved_aside is None
+
+
+def test_damaged_rows_cost_no_page(bench: Callable[..., Any]) -> None:
+    """Nor the terminal: the other jobs and nodes are shown as ever."""
+    one = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})
+    for _ in range(3):
+        one.slurm.submit()
+    one.controller.run_round()
+    db = one.journal.connection
+    db.execute("UPDATE nodes SET record = '{\"gpus' WHERE node = 'k80-1'")
+    db.execute("UPDATE queue SET held = '{', forecast = '[', shares = '7' WHERE job_id = '1'")
+    db.execute("UPDATE waits SET record = '{' WHERE job_id = '2'")
+    rows, _ = one.journal.queue_page()
+
+    assert {line.job_id for line in recorded_lines(rows)} == {"1", "2", "3"}
+    assert [node.name for node in recorded_nodes(one.journal)] == ["v100-1"]
+    assert len(trend_of(one.journal).times) == 1
 
 
 def test_a_job_whose_node_was_lost_is_not_started_there_again_at_once(bench: Callable[..., Any]) -> None:
