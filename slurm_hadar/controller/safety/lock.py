@@ -68,6 +68,9 @@ class ScopeLock:
         except ControllerRunning:
             self.release()
             raise
+        except OSError as error:  # a full disk, or a file system without locks
+            self.release()
+            raise StoreError(f"{self.path} cannot be locked and written: {error.strerror}") from None
 
     def overruled(self) -> str:
         """Who of root or this user steers everybody's jobs where this is a controller for some users, and who of root
@@ -126,7 +129,8 @@ class ScopeLock:
         """Let others steer these users' jobs."""
         for one in self._sockets:
             one.close()
-        self._file.close()
+        with contextlib.suppress(OSError):  # of what could not be written; it is closed all the same
+            self._file.close()
 
 
 def _mark(cluster: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,3 +199,16 @@ def test_some_users_beside_everybody(tmp_path: Path) -> None:
     assert ua.overruled() == ""
     for one in (ua, ub, other):
         one.release()
+
+
+def test_a_lock_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """As on a full disk; nothing stays open."""
+    before, (soft, hard) = set(Path("/proc/self/fd").iterdir()), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(StoreError, match=r"controller\.lock cannot be locked and written: File too large"):
+            ScopeLock(tmp_path, "here", ())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert set(Path("/proc/self/fd").iterdir()) <= before
