@@ -31,6 +31,7 @@ from slurm_hadar.controller.safety.clock import ClockWatch
 from slurm_hadar.controller.safety.guard import Change, ChangeKind
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.controller.steering.lessons import Lessons
+from slurm_hadar.controller.steering.rules import may_end
 from slurm_hadar.controller.steering.time_limits import left_s, until_save_s
 from slurm_hadar.errors import ChannelError
 from slurm_hadar.forks import PeriodPlan
@@ -271,11 +272,11 @@ class SlurmCluster(Cluster[Observation]):
         self._vacancies.settle(started, stopped)
 
     def _end_copies(self, seen: Observation, outcome: Outcome) -> None:
-        """Cancel the copies that are not needed any more, in the partitions where this controller acts."""
+        """Cancel the copies that are not needed any more, of those that this controller looks after."""
         over = {
             job_id: why
             for job_id, why in self._tracker.to_cancel(time.time()).items()
-            if job_id in seen.raw and self._config.mode(seen.raw[job_id].partition) is Mode.ACT
+            if job_id in seen.raw and may_end(seen.raw[job_id], seen.comments[job_id], self._config)
         }
         if over:
             self._actor.cancel(over, outcome)

@@ -25,6 +25,7 @@ from slurm_hadar.slurm.state import SlurmJob
 __all__ = [
     "LAUNCH_FAILED",
     "TRANSIENT_HOLDS",
+    "may_end",
     "may_relaunch",
     "may_retry",
     "out_of_scope",
@@ -197,6 +198,11 @@ def may_relaunch(job: SlurmJob, record: JobRecord | None) -> bool:
     """Whether Slurm holds the job because its script could not be started on its nodes, as where a run that slurmctld
     has forgotten is still ending there. It is released once; what fails again is for people to look at."""
     return job.held and job.reason == LAUNCH_FAILED and record is not None and record.relaunched == 0
+
+
+def may_end(job: SlurmJob, comment: JobComment, config: Config) -> bool:
+    """Whether a copy of a forked job that is not needed any more is this controller's to cancel."""
+    return config.mode(job.partition) is Mode.ACT and _by_consent(job, comment, config) is None
 
 
 def may_retry(job: SlurmJob, comment: JobComment, record: JobRecord, config: Config) -> bool:
