@@ -345,3 +345,19 @@ def test_a_partition_with_a_qos_of_its_own(live: Any, poll: Any) -> None:
     poll(lambda: controller.run_round().record.failed == 0)
     why = next(line.why for line in queue_view(live.backend, live.config())[0] if line.job_id == waiting)
     assert why == "the limit of QOS two for each user is reached: 2 jobs at once"
+
+
+def test_what_a_users_association_may_run_is_known_beforehand(live: Any, poll: Any) -> None:
+    """``MaxJobs``: nobody is placed beyond it, in vain, and it is said why."""
+    live.cluster.run(["sacctmgr", "-i", "modify", "user", "root", "set", "MaxJobs=1"], check=True)
+    try:
+        poll(lambda: any(limit.what == "jobs" and limit.most == 1 for limit in live.backend.read().bounds.limits))
+        runs, waits = live.submit("--gres=gpu:1", script="sleep 900"), live.submit("--gres=gpu:1")
+        poll(lambda: live.state_of(runs) == "RUNNING")
+
+        record = live.controller(*QUICK, policy=registry.get("fifo")).run_round().record
+
+        assert (record.starts, record.failed) == (0, 0)
+        assert why(live, waits) == "the limit of user root in account lab is reached: 1 jobs at once"
+    finally:
+        live.cluster.run(["sacctmgr", "-i", "modify", "user", "root", "set", "MaxJobs=-1"], check=True)
