@@ -43,7 +43,7 @@ class SharedBy(enum.StrEnum):
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -109,6 +109,8 @@ class PartitionSection(_Section):
 class PolicySection(_Section):
     """Who decides."""
 
+    model_config = ConfigDict(allow_inf_nan=True)  # a policy says itself what its parameters may be
+
     name: str = Field(
         "hadar",
         description="one of policies.md, such as hadar, srtf, fifo or none, or one that an installed package provides",
@@ -127,7 +129,7 @@ class GuardSection(_Section):
 
     max_preemptions: int = Field(20, ge=0, description="running jobs stopped or moved in one round, at most")
     max_moves_per_job: int = Field(20, ge=0, description="after so many moves a job stays where it is (servers not)")
-    min_run_s: float = Field(300.0, ge=0, description="a job runs at least this long before it may be moved")
+    min_run_s: float = Field(300.0, ge=0, le=1e9, description="a job runs at least this long before it may be moved")
     max_stretch: float = Field(
         30.0,
         ge=0,
@@ -239,19 +241,17 @@ class ChannelSection(_Section):
 class LinksSection(_Section):
     """Bandwidths that differ from those of all others."""
 
-    inside_bytes_s: float | None = Field(None, gt=0, allow_inf_nan=False, description="between the GPUs of a node")
-    outside_bytes_s: float | None = Field(None, gt=0, allow_inf_nan=False, description="out of a node")
+    inside_bytes_s: float | None = Field(None, gt=0, description="between the GPUs of a node")
+    outside_bytes_s: float | None = Field(None, gt=0, description="out of a node")
 
 
 class NetworkSection(_Section):
     """Bandwidths in bytes/s, for jobs with a graph. `sbatch_templates/bandwidth.sbatch` measures them."""
 
     inside_bytes_s: float = Field(
-        100e9, gt=0, allow_inf_nan=False, description="between the GPUs of a node: NVLink; PCIe alone has about 12e9"
+        100e9, gt=0, description="between the GPUs of a node: NVLink; PCIe alone has about 12e9"
     )
-    outside_bytes_s: float = Field(
-        12.5e9, gt=0, allow_inf_nan=False, description="out of a node: one port of 100 Gbit/s"
-    )
+    outside_bytes_s: float = Field(12.5e9, gt=0, description="out of a node: one port of 100 Gbit/s")
     types: dict[str, LinksSection] = Field(
         default_factory=dict,
         description="by GPU type, what differs: `[network.types.a100]` with inside_bytes_s, outside_bytes_s or both",
@@ -262,10 +262,9 @@ class NetworkSection(_Section):
     oversubscription: float = Field(
         1.0,
         ge=1,
-        allow_inf_nan=False,
         description="uplink of a switch = NICs of the nodes below it over this; switches are those that Slurm knows",
     )
-    uplinks: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
+    uplinks: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="by name of switch, instead of that: `[network.uplinks]`, `s0 = 100e9`"
     )
 
