@@ -158,15 +158,19 @@ def _held_in(run: AccountedJob, job: TraceJob, first: float, several: bool) -> l
     return [(node, gpu_type, count, end - run.elapsed_s, end) for node, count in counts if count]
 
 
-def past(records: Sequence[AccountedJob], trace: Trace, site: Site) -> SimResult:
-    """What happened to the jobs of ``trace`` (made of ``records``), as if it were a policy's result.
+def past(
+    records: Sequence[AccountedJob], trace: Trace, site: Site, measure: tuple[int, int] | None = None
+) -> SimResult:
+    """What happened to the jobs of ``trace`` (made of ``records``), as if it were a policy's result; ``measure`` as of
+    a simulation.
 
     A job that ran several times is shown in each of its runs.
     """
     rows, intervals = [], []
     ends = {r.job_id: r.end for r in records}
     first = min((r.submit for r in records), default=0.0)
-    for job, held in _held(records, trace):
+    begin_at, end_at = measure or (0, len(trace.jobs))
+    for number, (job, held) in enumerate(_held(records, trace)):
         gpu_s: defaultdict[str, float] = defaultdict(float)
         for _, gpu_type, count, begin, until in held:
             gpu_s[spec_type(gpu_type)] += count * (until - begin)
@@ -189,6 +193,7 @@ def past(records: Sequence[AccountedJob], trace: Trace, site: Site) -> SimResult
                 gpu_s=dict(gpu_s) or {spec_type(job.wanted): ran_s * job.workers},
                 steps=job.steps,
                 deadline_s=job.deadline_s,
+                counted=begin_at <= number < end_at,
             )
         )
         intervals += [Interval(job.job_id, site.names.get(n, n), spec_type(t), c, a, b) for n, t, c, a, b in held]

@@ -90,6 +90,19 @@ def test_what_happened() -> None:
     assert {(i.node, i.count) for i in happened.intervals} == {("v100-1", 4), ("v100-1", 2), ("k80-1", 1), ("k80-2", 1)}
 
 
+def test_what_happened_is_of_the_jobs_that_are_measured() -> None:
+    """As the policies' figures are; else the two are of other jobs."""
+    records, trace = read()
+    site = site_of_accounting(records, trace)
+    happened = past(records, trace, site, (1, 3)).summary()
+    again = simulate(trace, get("slurm"), SimOptions(site.spec, measure=(1, 3)), reference()).summary()
+
+    assert happened["jobs"] == again["jobs"] == 2
+    assert happened["avg_jct_s"] == pytest.approx((7200 + 1800) / 2)
+    told = deviations([happened | {"label": HAPPENED}, again | {"label": "slurm"}])
+    assert "left jobs undone" not in told[0]
+
+
 def test_a_job_that_ran_several_times_held_what_each_run_had() -> None:
     """Not all of its time on the GPUs of its last run, which others had then."""
     rows = [

@@ -92,7 +92,7 @@ def replay(policies: str, folder: Path | None, processes: int | None, as_json: b
     with progress([c.label for c in contenders]) as told:
         comparison = compare(trace, contenders, options, table, count, told, bounds)
     if comparison.results:
-        happened = replace(past(records, trace, site), bounds=comparison.bounds)
+        happened = replace(past(records, trace, site, options.measure), bounds=comparison.bounds)
         happened = of_the_done(happened, [*comparison.results.values()])
         comparison.results = {HAPPENED: happened, **comparison.results}
     lengths = [_KNOWN_LENGTHS] if options.predictor is None else []
