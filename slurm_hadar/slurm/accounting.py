@@ -287,7 +287,7 @@ def _from_json(text: str, name: str) -> Iterable[AccountedJob]:
     for position, job in enumerate(jobs):
         try:
             yield _json_job(job)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise SlurmParseError(f"{name}: job number {position + 1} is not understood: {error!r}") from None
 
 
@@ -335,5 +335,8 @@ def _json_limit_s(limit: Any) -> float | None:
 def _plain(value: Any) -> float | None:
     """A number, which newer versions wrap into ``{"set": true, "number": 5}``."""
     if isinstance(value, Mapping):
-        return float(value["number"]) if value.get("set") else None
-    return None if value is None else float(value)
+        value = value["number"] if value.get("set") else None
+    number = None if value is None else float(value)
+    if number is not None and not math.isfinite(number):  # Python reads NaN and 1e999, which are no JSON numbers
+        raise ValueError(f"{number} is no number")
+    return number

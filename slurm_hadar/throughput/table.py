@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from slurm_hadar.errors import TraceError
+from slurm_hadar.fields import MOST_GPUS, MOST_STEPS_PER_S
 
 __all__ = ["ReferenceTable", "Row", "read_table", "reference", "worker_batch", "workload"]
 
@@ -65,7 +66,10 @@ def read_table(lines: Iterable[str], name: str = "table") -> ReferenceTable:
     rows: list[Row] = []
     header_seen = False
     for number, line in numbered:
-        values = next(csv.reader([line]))
+        try:
+            values = next(csv.reader([line]))
+        except csv.Error as error:
+            raise TraceError(f"{name}:{number}: is no line of a CSV table: {error}") from None
         if not header_seen:
             if tuple(values) != FIELDS:
                 raise TraceError(f"{name}:{number}: header must be {','.join(FIELDS)}")
@@ -86,6 +90,8 @@ def _row(values: list[str], where: str) -> Row:
         raise TraceError(f"{where}: batch, gpus and steps_per_s must be numbers ({error})") from error
     if gpus < 1 or not 0 < rate < float("inf") or (batch is not None and batch < 1):
         raise TraceError(f"{where}: batch, gpus and steps_per_s must be positive")
+    if gpus > MOST_GPUS or rate > MOST_STEPS_PER_S:
+        raise TraceError(f"{where}: gpus must be at most {MOST_GPUS}, and steps_per_s at most {MOST_STEPS_PER_S:g}")
     if not record["gpu_type"].strip():
         raise TraceError(f"{where}: gpu_type is empty")
     if record["placement"] not in ("one_node", "spread"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +65,29 @@ def test_line_ends_of_other_alphabets(end: str) -> None:
 def test_what_is_no_number(elapsed: str) -> None:
     with pytest.raises(SlurmParseError, match=r"sacct:2: ElapsedRaw must be a number"):
         parse_accounting(text(line(elapsed=elapsed)))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"state": {"current": []}}, "IndexError"),
+        ({"time": {"submission": float("nan"), "elapsed": 1}}, "nan is no number"),
+        ({"time": {"submission": 1, "elapsed": {"set": True, "number": float("inf")}}}, "inf is no number"),
+        ({"time": {"submission": 1, "elapsed": 10**400}}, "OverflowError"),
+    ],
+)
+def test_what_is_no_number_nor_state_in_json(change: dict[str, Any], why: str) -> None:
+    """Python's reader takes them; they would end in a traceback, or in figures that are none."""
+    job = {
+        "job_id": 1,
+        "time": {"submission": 1, "elapsed": 1},
+        "state": {"current": "COMPLETED"},
+        "tres": {"allocated": []},
+    }
+
+    assert parse_accounting(json.dumps({"jobs": [job]}))
+    with pytest.raises(SlurmParseError, match=rf"sacct: job number 1 is not understood: .*{why}"):
+        parse_accounting(json.dumps({"jobs": [job | change]}))
 
 
 ODD = st.text(st.sampled_from("a|<\n\r>7 hadar"), max_size=12).filter(lambda t: t == t.strip("\r\n"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import reading
+from slurm_hadar.fields import LATEST_S, MOST_GPUS, reading
 from slurm_hadar.simulator.traces import accounting, gavel, pai, philly, recurring, table_csv
 from slurm_hadar.simulator.traces.accounting import node_types
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
@@ -54,7 +54,7 @@ def read_text(
     types_of: Mapping[str, str] | None = None,
 ) -> Trace:
     """As :func:`read_trace`, of a text that is called ``name`` in errors."""
-    lines = text.splitlines()
+    lines = text.split("\n")  # line ends of other alphabets may stand in a job's name
     chosen = format or _recognise(lines, name)
     if chosen == "pai":
         raise TraceError(f"{name}: a PAI trace is a folder of tables, not one text")
@@ -69,6 +69,11 @@ def _filled(trace: Trace) -> Trace:
     if not trace.jobs:
         why = next((line for line in trace.assumptions if "left out" in line), "")
         raise TraceError(f"trace {trace.name} has no jobs" + (f": {why}" if why else ""))
+    for job in trace.jobs:
+        if not 0 <= job.arrival_s <= LATEST_S:
+            raise TraceError(f"{trace.name}: job {job.job_id} arrives over {LATEST_S:g} s after the first")
+        if job.workers > MOST_GPUS:
+            raise TraceError(f"{trace.name}: job {job.job_id} has over {MOST_GPUS} GPUs")
     return trace
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import number
+from slurm_hadar.fields import LATEST_S, unsigned
 from slurm_hadar.simulator.throughputs import Rates
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
 from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE, gang_workloads
@@ -138,12 +138,7 @@ def _lines(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, 
 
 def _optional(row: Mapping[str, str], where: str, field: str) -> float | None:
     """A number of at least 0; None where the field is empty, as it often is."""
-    if not row[field]:
-        return None
-    value = number(row[field], where, field)
-    if value < 0:
-        raise TraceError(f"{where}: {field} must not be negative")
-    return value
+    return unsigned(row[field], where, field, LATEST_S) if row[field] else None
 
 
 def _jobs(path: Path, left_out: Counter[str]) -> dict[str, _Job]:

@@ -20,6 +20,7 @@ OPTIONAL = ("model", "batch", "user", "account", "name", "weight", "deadline_s",
             "group", "graph", "start_s", "movable", "share", "duty", "asked", "cpus", "memory_gb", "partition",
             "limit_s", "wanted", "ran_s", "waited_s", "state", "asked_gpus")  # fmt: skip
 _RATE = "steps_per_s:"
+_BLANKS = str.maketrans("\r\n", "  ")  # users name their jobs, and a job is a line
 _MOVABLE = {"yes": True, "no": False}
 _ENDED = (str(JobState.DONE), str(JobState.FAILED))
 _UNLIMITED = "unlimited"
@@ -178,8 +179,9 @@ def _nodes(text: str, where: str) -> tuple[int, int]:
 
 
 def write(trace: Trace) -> str:
-    """The trace in this format; what :func:`read` reads back is the same jobs. Those of no model must have rates of
-    their own (:meth:`slurm_hadar.simulator.throughputs.Rates.rated`)."""
+    """The trace in this format; what :func:`read` reads back is the same jobs, but for line ends in their names, which
+    become blanks. Those of no model must have rates of their own
+    (:meth:`slurm_hadar.simulator.throughputs.Rates.rated`)."""
     types = sorted({t for j in trace.jobs for t in j.steps_per_s})
     sized = sorted({(t, n) for j in trace.jobs for n, rates in j.scaled.items() for t in rates})
     rows = [[*REQUIRED, *OPTIONAL, *(_RATE + t for t in types), *(f"{_RATE}{t}:{n}" for t, n in sized)]]
@@ -216,7 +218,7 @@ def write(trace: Trace) -> str:
         gpus = "+".join(map(str, j.sizes or (j.workers,)))
         own = (*(j.steps_per_s.get(t) for t in types), *(j.scaled.get(n, {}).get(t) for t, n in sized))
         values = (j.job_id, repr(j.arrival_s), gpus, repr(j.steps), *optional, *own)
-        rows.append(["" if v is None else str(v) for v in values])
+        rows.append(["" if v is None else str(v).translate(_BLANKS) for v in values])
     lines: list[str] = []
     writer = csv.writer(_Lines(lines), lineterminator="\n")
     writer.writerows(rows)

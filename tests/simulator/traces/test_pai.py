@@ -135,6 +135,11 @@ def test_it_is_history(tables: Any) -> None:
         ({"jobs": "a,i1,ann,Failed,1,2\n"}, r"has no jobs: 1 jobs are left out: they did not end well \(Failed\)"),
         ({"tasks": "a,t,one,Terminated,1,2,3,4,5,V100\n"}, "pai_task_table.csv:1: inst_num must be a number"),
         ({"tasks": "a,t,1,Terminated,1,2,3,4,inf,V100\n"}, "pai_task_table.csv:1: plan_gpu must be a number"),
+        (
+            {"tasks": "a,t,1e300,Terminated,1,2,3,4,5,V100\n"},
+            "pai_task_table.csv:1: inst_num must be from 0 to 1e\\+10",
+        ),
+        ({"tasks": "a,t,1,Terminated,1,2,3,4,1e10,V100\n"}, "job a has over 1000000 GPUs"),
         ({"tags": "i1,ann,g1\n"}, "pai_group_tag_table.csv:1: 3 fields where 5"),
     ],
 )

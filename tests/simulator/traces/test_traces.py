@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,15 @@ def test_what_really_happened_is_kept(job_id: str, facts: dict[str, Any]) -> Non
     trace = Trace("t.trace", "csv", (TraceJob(job_id, 0.0, "lm", None, 1, 9.0, **facts),))
 
     assert read(table_csv.write(trace)) == trace
+
+
+@pytest.mark.parametrize(("name", "kept"), [("one\ntwo\rthree", "one two three"), ("one\u2028two\x0cthree", None)])
+def test_a_line_end_in_a_name_is_no_end_of_a_job(tmp_path: Path, name: str, kept: str | None) -> None:
+    """Users name their jobs, and accounts have what they wrote."""
+    path, job = tmp_path / "t.csv", TraceJob("1", 0.0, "lm", None, 1, 9.0, name=name)
+    path.write_text(table_csv.write(Trace("t.trace", "csv", (job,))), encoding="utf-8")
+
+    assert read_trace(path, TABLE).jobs == (replace(job, name=kept or name),)
 
 
 @pytest.mark.parametrize("asked", [2, 5, 9])
@@ -438,6 +448,12 @@ def test_bad_node_types() -> None:
         node_types("gpu1")
 
 
+def accounts(submits: Sequence[str], gpus: int = 1) -> str:
+    """Jobs 1, 2, ... that ran for ten seconds, submitted then."""
+    rows = (f"{n}|{at}|{at}|COMPLETED|gres/gpu:v100={gpus}|10" for n, at in enumerate(submits, 1))
+    return "\n".join(["JobID|Submit|End|State|AllocTRES|ElapsedRaw", *rows, ""])
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -451,6 +467,8 @@ def test_bad_node_types() -> None:
         ("{}", "t.trace: has no list of jobs"),
         ('{"jobs": [{}]}', "t.trace: job number 1 is not understood: KeyError('time')"),
         ("JobID|Submit|State|AllocTRES|ElapsedRaw\n1|2|DONE||1\n", "trace t.trace has no jobs"),
+        (accounts(("1", "99999999999999999999")), "t.trace: job 2 arrives over 1e+10 s after the first"),
+        (accounts(("1",), gpus=9999999), "t.trace: job 1 has over 1000000 GPUs"),
     ],
 )
 def test_bad_accounting(text: str, error: str) -> None:
