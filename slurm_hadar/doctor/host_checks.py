@@ -11,6 +11,7 @@ import sys
 from slurm_hadar import __version__
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
 from slurm_hadar.doctor.host import Host
+from slurm_hadar.doctor.slurm_checks import added
 from slurm_hadar.slurm.survey import Unknown, name_of
 
 __all__ = ["CHECKS", "SLURM_CHECKS"]
@@ -186,7 +187,7 @@ def _job_submit(host: Host) -> Answer:
     if "lua" not in plugins.split(","):
         return note(
             "job_submit.lua is not installed: jobs must be submitted untyped and with --requeue",
-            f"JobSubmitPlugins=lua    # and {copy}",
+            f"{added(host.slurm, 'JobSubmitPlugins', 'lua')}    # and {copy}",
         )
     if isinstance(host.job_submit, Unknown):
         return cannot_tell(f"JobSubmitPlugins=lua is set, but the script is not to be read here: {host.job_submit.why}")

@@ -8,7 +8,7 @@ from slurm_hadar.comment import is_ours, looks_like_ours, read
 from slurm_hadar.controller.steering.forms import no_type
 from slurm_hadar.controller.steering.nodes import node_facts
 from slurm_hadar.doctor.finding import Answer, Check, cannot_tell, note, ok, problem, warning
-from slurm_hadar.doctor.slurm_checks import SlurmCase
+from slurm_hadar.doctor.slurm_checks import SlurmCase, added
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.slurm.survey import Unknown
 
@@ -32,7 +32,7 @@ def _gpu_types(case: SlurmCase) -> Answer:
     if not isinstance(gres, Unknown) and "gpu" not in gres.split(","):
         return problem(
             f"GresTypes = {gres or '(none)'}: Slurm knows of no GPUs",
-            "GresTypes=gpu    # and Gres=gpu:TYPE:N for each node, with gres.conf",
+            f"{added(case.slurm, 'GresTypes', 'gpu')}    # and Gres=gpu:TYPE:N for each node, with gres.conf",
         )
     nodes = [n for n in state.nodes if n.gpus]
     if not nodes:

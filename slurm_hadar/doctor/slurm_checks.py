@@ -11,7 +11,7 @@ from slurm_hadar.slurm.backend.cli import HIDDEN
 from slurm_hadar.slurm.survey import COMMANDS, Survey, Unknown
 from slurm_hadar.units import counted
 
-__all__ = ["CHECKS", "SlurmCase"]
+__all__ = ["CHECKS", "SlurmCase", "added"]
 
 _OLDEST, _NEWEST = (22, 5), (26, 5)
 _TRIED = ((22, 5), (24, 11), (26, 5))  # docs/versions.md
@@ -26,6 +26,15 @@ class SlurmCase:
 
     slurm: Survey
     config: Config
+
+
+def added(slurm: Survey, name: str, *words: str) -> str:
+    """The line of slurm.conf that has what ``name`` has now, and these words (or ``key=value``): who copies it must not
+    lose the rest."""
+    keys = {word.partition("=")[0].lower() for word in words}
+    now = [part.strip() for part in slurm.settings.get(name, "").split(",")]
+    kept = [part for part in now if part and part != "none" and part.partition("=")[0].lower() not in keys]
+    return f"{name}={','.join([*kept, *words])}"
 
 
 def _release(version: tuple[int, ...]) -> str:
@@ -154,7 +163,7 @@ def _rate_limit(case: SlurmCase) -> Answer:
     if bucket < _ROUND_CALLS:
         return warning(
             f"{found}; a round that moves jobs needs about {_ROUND_CALLS}",
-            f"SlurmctldParameters=rl_enable,rl_bucket_size={_RATE_BUCKET:g}",
+            added(case.slurm, "SlurmctldParameters", f"rl_bucket_size={_RATE_BUCKET:g}"),
         )
     return note(f"{found}; a round that moves jobs needs about {_ROUND_CALLS}")
 
@@ -190,7 +199,11 @@ def _requeue_delay(case: SlurmCase) -> Answer:
     delay = _number(scheduler.get("requeue_delay", ""), delay)
     found = f"a requeued job waits {delay:g} s by itself; the controller clears that for jobs that it moves"
     if delay > _DEFAULT_REQUEUE_S:
-        return note(f"{found}, and a job that fails between rounds waits it out", "AuthInfo=cred_expire=120")
+        name, key = (
+            ("SchedulerParameters", "requeue_delay") if "requeue_delay" in scheduler else ("AuthInfo", "cred_expire")
+        )
+        fix = added(case.slurm, name, f"{key}={_DEFAULT_REQUEUE_S:g}")
+        return note(f"{found}, and a job that fails between rounds waits it out", fix)
     return ok(found)
 
 
@@ -240,7 +253,8 @@ def _job_comments(case: SlurmCase) -> Answer:
     if "job_comment" in flags:
         return ok("accounts keep jobs' comments (job_comment)")
     return note(
-        "accounts do not keep jobs' comments, so a replay of them knows no models", "AccountingStoreFlags=job_comment"
+        "accounts do not keep jobs' comments, so a replay of them knows no models",
+        added(case.slurm, "AccountingStoreFlags", "job_comment"),
     )
 
 
@@ -253,7 +267,7 @@ def _accounted_gpus(case: SlurmCase) -> Answer:
     kept = [name for name in tres.split(",") if name.startswith("gres/gpu")]
     state = case.slurm.state
     types = sorted({t for n in state.nodes for t, _ in n.gpus}) if not isinstance(state, Unknown) else []
-    fix = "AccountingStorageTRES=" + ",".join(["gres/gpu", *(f"gres/gpu:{t}" for t in types if t != "gpu")])
+    fix = added(case.slurm, "AccountingStorageTRES", "gres/gpu", *(f"gres/gpu:{t}" for t in types if t != "gpu"))
     if not kept:
         return warning("accounts do not keep GPUs, so hadar replay and predictions see none", fix)
     if not any(":" in name for name in kept):
@@ -288,7 +302,7 @@ def _scheduler(case: SlurmCase) -> Answer:
         return note(
             f"{kind}, every {every:g} s: a placed job may start later than jobs.start_timeout_s = "
             f"{patience:g} s, and is then looked at again in the next round",
-            f"SchedulerParameters=bf_interval={max(1, int(patience) - 5)}",
+            added(case.slurm, "SchedulerParameters", f"bf_interval={max(1, int(patience) - 5)}"),
         )
     return ok(f"{kind}, every {every:g} s")
 
@@ -386,10 +400,9 @@ def _power_saving(case: SlurmCase) -> Answer:
     said = f"Slurm switches nodes off (SuspendTime = {idle}) and gives them {patience} to come up (ResumeTimeout)"
     words = str(private).lower()
     if "cloud" not in words:
-        kept = "" if words in ("", "none", "(null)") else f"{words},"
         return note(
             f"{said}; cloud nodes that are off, if there are any, are not seen, and no job is placed there",
-            f"PrivateData={kept}cloud",
+            added(case.slurm, "PrivateData", "cloud"),
         )
     return ok(said)
 

@@ -267,6 +267,47 @@ def test_what_is_not_well_is_found(
     assert found.fix or verdict in ("note", "unknown")
 
 
+@pytest.mark.parametrize(
+    ("check", "settings", "line"),
+    [
+        (
+            "rate_limit",
+            {"SlurmctldParameters": "idle_on_node_suspend,rl_enable,RL_bucket_size=5"},
+            "SlurmctldParameters=idle_on_node_suspend,rl_enable,rl_bucket_size=30",
+        ),
+        (
+            "requeue_delay",
+            {"AuthInfo": "socket=/run/munge/munge.socket.2,cred_expire=600"},
+            "AuthInfo=socket=/run/munge/munge.socket.2,cred_expire=120",
+        ),
+        (
+            "requeue_delay",
+            {"AuthInfo": "cred_expire=60", "SchedulerParameters": "bf_continue,requeue_delay=600"},
+            "SchedulerParameters=bf_continue,requeue_delay=120",
+        ),
+        ("job_comments", {"AccountingStoreFlags": "job_env"}, "AccountingStoreFlags=job_env,job_comment"),
+        (
+            "accounted_gpus",
+            {"AccountingStorageTRES": "cpu,license/matlab"},
+            "AccountingStorageTRES=cpu,license/matlab,gres/gpu,gres/gpu:a100,gres/gpu:v100",
+        ),
+        (
+            "scheduler",
+            {"SchedulerParameters": "bf_continue,bf_interval=60"},
+            "SchedulerParameters=bf_continue,bf_interval=10",
+        ),
+        ("job_submit", {"JobSubmitPlugins": "throttle"}, "JobSubmitPlugins=throttle,lua"),
+        ("gpu_types", {"GresTypes": "mps"}, "GresTypes=mps,gpu"),
+        ("power_saving", {"PrivateData": "jobs", "SuspendProgram": "/x"}, "PrivateData=jobs,cloud"),
+    ],
+)
+def test_a_line_that_is_told_keeps_what_the_site_has(check: str, settings: dict[str, Any], line: str) -> None:
+    """Whoever copies it would lose the rest; and it is the setting that counts."""
+    found = findings(slurm(settings), host())[check]
+
+    assert found.fix.partition("    #")[0] == line
+
+
 def test_where_slurm_switches_nothing_off_cloud_nodes_are_no_matter() -> None:
     found = findings(slurm({"SuspendProgram": "(null)", "PrivateData": "none"}), host())["power_saving"]
 
