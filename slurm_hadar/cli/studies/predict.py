@@ -109,7 +109,7 @@ def predict(
 
 def _gather(config: Config, source: _Source) -> _History:
     if source.trace is not None:
-        return _trace(source.trace, source.trace_format, source.seed)
+        return _trace(source.trace, source.trace_format, source.types, source.seed)
     if source.file is not None:
         return _accounting(source.file, source.since, source.types)
     return _site(config, source.since, source.types)
@@ -141,9 +141,9 @@ def _trainings(config: Config, as_json: bool) -> int:
     return 0
 
 
-def _trace(source: str, trace_format: str | None, seed: int) -> _History:
+def _trace(source: str, trace_format: str | None, types: str | None, seed: int) -> _History:
     table = reference()
-    trace = read_trace(source, table, trace_format, seed=seed)
+    trace = read_trace(source, table, trace_format, node_types(types or ""), seed=seed)
     return _History(history_of_trace(trace, table), trace.name, gpu_types_of(trace, table), trace.assumptions)
 
 

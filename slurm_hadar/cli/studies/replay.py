@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import re
@@ -159,5 +160,7 @@ def _start(since: str) -> str:
     if match:
         return f"now-{match[1]}{_UNITS[match[2]]}"
     if re.fullmatch(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?)?", since):
-        return since
+        with contextlib.suppress(ValueError, OverflowError):  # no such day, or none on this host's clock
+            dt.datetime.fromisoformat(since).astimezone()
+            return since
     raise click.BadParameter(f"{since!r} must be a span such as 30d or a date such as 2026-10-01", param_hint="--since")

@@ -52,6 +52,17 @@ def sacct(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_types_of_nodes_of_a_trace_of_accounts(hadar: Any, sacct: Path, tmp_path: Path) -> None:
+    """As of accounts that are read as such."""
+    head, *rows = sacct.read_text().replace("gpu:v100=", "gpu=").splitlines()
+    untyped = tmp_path / "untyped.txt"
+    untyped.write_text("\n".join([f"{head}|NodeList", *(f"{row}|gpu01" for row in rows), ""]))
+
+    code, _, err = hadar("--evaluate", "--trace", untyped)
+    assert code == 1 and "name the types with --node-types" in err
+    assert hadar("--evaluate", "--trace", untyped, "--node-types", "gpu01=v100")[0] == 0
+
+
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     fake = FakeSlurm({"v100-1": ("v100", 4), "k80-1": ("k80", 4)})
@@ -225,3 +236,6 @@ def test_since_when() -> None:
     assert (moment.day, moment.hour, moment.minute) == (1, 6, 30)
     with pytest.raises(click.BadParameter, match="must be a span such as 30d"):
         since_epoch("lately", 0.0)
+    for no_day in ("2026-13-45", "0000-01-01"):
+        with pytest.raises(click.BadParameter):
+            since_epoch(no_day, 0.0)
