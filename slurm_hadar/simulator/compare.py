@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from queue import Empty
 from typing import Any
 
-from slurm_hadar.errors import ConfigError, HadarError
+from slurm_hadar.errors import ConfigError, HadarError, TraceError
 from slurm_hadar.policies import registry
 from slurm_hadar.simulator.outcome.result import SimResult
 from slurm_hadar.simulator.processes import CONTEXT, pool
@@ -44,11 +44,12 @@ class Contender:
 @dataclass
 class Comparison:
     """What came of it, in the order of the contenders: results by label, one line for each policy that failed, and the
-    lower bounds if they were asked for."""
+    lower bounds if they were asked for, or why there are none (``unbounded``)."""
 
     results: dict[str, SimResult] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     bounds: Mapping[str, float] = field(default_factory=dict)
+    unbounded: str = ""
 
 
 def read_contenders(text: str) -> list[Contender]:
@@ -83,7 +84,6 @@ def compare(
     """Simulate ``trace`` under each contender, at most ``processes`` at a time, and solve for lower bounds beside them.
 
     ``on_progress`` is told (label, measured jobs done, measured jobs). A policy that fails does not stop the others.
-    Raises TraceError if the bounds cannot be solved for.
     """
     told = CONTEXT.Queue() if on_progress is not None else None
     outcome = Comparison()
@@ -91,7 +91,10 @@ def compare(
         running = {workers.submit(_one, c, trace, options, table): c.label for c in contenders}
         solving = workers.submit(bounds_of, trace, options, table) if bounds else None
         _follow(running, told, on_progress, outcome)
-        outcome.bounds = solving.result() if solving else {}
+        try:
+            outcome.bounds = solving.result() if solving else {}
+        except TraceError as error:
+            outcome.unbounded = str(error)
     order = [c.label for c in contenders]
     done = [label for label in order if label in outcome.results]
     outcome.results = {label: replace(outcome.results[label], bounds=outcome.bounds) for label in done}

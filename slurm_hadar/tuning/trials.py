@@ -42,7 +42,8 @@ def heights(budgets_s: _Values, alphas: _Values, betas: _Values, width: Fraction
     ``h alpha^(1/w - 1)`` below 1, ``(h/w) beta^(w - 1)`` from 1 on (Fluid, section 4.2.2)."""
     if width < 1:
         return budgets_s * alphas ** (width.denominator / width.numerator - 1)
-    return budgets_s / float(width) * betas ** (float(width) - 1)
+    with np.errstate(over="ignore"):
+        return budgets_s / float(width) * betas ** (float(width) - 1)
 
 
 def height(trial: Trial, width: Fraction) -> float:

@@ -70,7 +70,9 @@ def tell_undone(policies: Sequence[dict[str, Any]]) -> None:
 
 
 def tell_failures(comparison: Comparison) -> int:
-    """Say on stderr which policies failed; the exit code."""
+    """Say on stderr which policies failed, and why there are no bounds where some were asked for; the exit code."""
+    if comparison.unbounded:
+        click.echo(f"hadar: {comparison.unbounded}", err=True)
     for label, why in comparison.failed.items():
         click.echo(f"hadar: {label} failed: {why}", err=True)
     return 1 if comparison.failed else 0

@@ -17,6 +17,7 @@ from slurm_hadar.config import load
 from slurm_hadar.controller.journal import journal_copy
 from slurm_hadar.controller.observe.graphs import network_of
 from slurm_hadar.controller.words import plain
+from slurm_hadar.errors import TraceError
 from slurm_hadar.fields import LATEST_S, MOST_PAUSE_S
 from slurm_hadar.forks import OVERHEAD
 from slurm_hadar.model import Fork, Kept, Mix, Pairing
@@ -278,7 +279,10 @@ def simulate(
     with _Progress(policy) as told:
         result = run_simulation(trace, chosen, options, table, params, told)
     if bounds and result.counted:
-        result = replace(result, bounds=bounds_of(trace, options, table))
+        try:
+            result = replace(result, bounds=bounds_of(trace, options, table))
+        except TraceError as error:
+            click.echo(f"hadar: {error}", err=True)
     if jobs_file is not None:
         write_text(jobs_file, result.jobs_csv())
     if json_file is not None:

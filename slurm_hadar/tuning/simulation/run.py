@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from slurm_hadar.errors import TraceError
 from slurm_hadar.tuning.allocation.allocator import Allocator, Form, TuningPolicy
 from slurm_hadar.tuning.allocation.pool import GpuType, Limits
 from slurm_hadar.tuning.allocation.widths import lower_bound_s
@@ -86,4 +87,6 @@ class _Group:
 
     def _end_s(self, name: str) -> float:
         run = self._allocator.running[name]
+        if not run.rate:  # with so many GPUs, each of which costs beta more, it is below all numbers
+            raise TraceError(f"trial {name} makes no progress at its width with beta {run.trial.beta:g}")
         return max(self.now_s, self._ready_s.get(name, 0.0)) + run.left_s / run.rate

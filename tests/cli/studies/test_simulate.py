@@ -91,6 +91,17 @@ def test_gangs_may_be_mixed_for_all_jobs(hadar: Any, tmp_path: Path) -> None:
     assert apart[0] == 1 and mixed[0] == 0 and json.loads(mixed[1])["ttd_s"] == pytest.approx(360)
 
 
+def test_a_bound_that_cannot_be_found_takes_no_result_with_it(hadar: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    jobs = ("a,0,1,1e-9,1e-9,1", "b,1e10,1,1e15,1e15,1", "c,5,2,1,1,1e-6", "d,6,1,100,1,1e6")
+    path.write_text("\n".join(["job_id,arrival_s,gpus,steps,weight,steps_per_s:v100", *jobs]) + "\n")
+
+    _, out, err = hadar("--trace", str(path), "--cluster", "v100:1x4", "--policy", "fifo", "--json", "-")
+
+    assert json.loads(out)["lower_bound_avg_jct_s"] is None and json.loads(out)["avg_jct_s"] > 0
+    assert "hadar: the lower bound on average JCT cannot be computed" in err
+
+
 def test_bounds_cost_nothing_where_nobody_wants_them(hadar: Any, trace: str) -> None:
     _, out, _ = hadar("--trace", trace, "--cluster", "v100:1x2", "--policy", "fifo", "--no-bounds", "--json", "-")
 

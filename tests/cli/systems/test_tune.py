@@ -65,6 +65,12 @@ def test_bad_input_is_one_line(simulate: Any, text: str, options: tuple[str, ...
     assert code == 1 and said in err and len(err.splitlines()) == 1
 
 
+def test_who_makes_no_progress_at_a_width_is_named(simulate: Any) -> None:
+    options = ("--policy", "static", "--form", "paper", "--widest", "1024")
+    code, out, err = simulate("group,trial,budget_s,beta\n0,a,10,100\n", "--gpus", "v100:1024", *options)
+    assert (code, out, err) == (1, "", "hadar: trial a makes no progress at its width with beta 100\n")
+
+
 def test_a_terminal_that_draws_nothing_gets_lines(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that lives needs one that can move its cursor: elsewhere rich writes nothing at all."""
     counts = {"ended": 0, "runs": 1, "waits": 0, "at its rung": 0}
