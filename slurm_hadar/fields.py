@@ -30,14 +30,14 @@ _LEAST, _MOST = 1e-9, 10**15  # of what is above 0, and of whole numbers such as
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Around the reading of a trace: raises TraceError if the file is not there or is no text."""
+def reading(path: Path, what: str = "trace") -> Iterator[None]:
+    """Around the reading of a file: raises TraceError, which calls it ``what``, if it is not there or is no text."""
     try:
         yield
     except FileNotFoundError:
-        raise TraceError(f"trace {path} does not exist") from None
+        raise TraceError(f"{what} {path} does not exist") from None
     except (OSError, ValueError) as error:  # not text in UTF-8, or no name that a file can have
-        raise TraceError(f"trace {path} cannot be read: {error}") from None
+        raise TraceError(f"{what} {path} cannot be read: {error}") from None
 
 
 def rows(

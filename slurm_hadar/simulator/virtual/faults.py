@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_hadar.errors import TraceError
-from slurm_hadar.fields import number, positive
+from slurm_hadar.fields import number, positive, reading, rows
 
 __all__ = ["Faults", "Outage", "draw_faults", "read_faults"]
 
@@ -35,23 +34,12 @@ class Faults:
 
 
 def read_faults(path: Path, nodes: Sequence[str], checkpoint_s: float = 600.0) -> Faults:
-    """Read CSV with the header ``node,down_s,up_s``. Raises TraceError naming file, line and field."""
-    try:
+    """Read CSV with the columns ``node``, ``down_s`` and ``up_s``. Raises TraceError naming file, line and field."""
+    with reading(path, "faults file"):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise TraceError(f"faults file {path} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"faults file {path} cannot be read: {error}") from None
-    numbered = [(i, line) for i, line in enumerate(lines, 1) if line.strip() and not line.startswith("#")]
-    if not numbered or tuple(c.strip() for c in numbered[0][1].split(",")) != HEADER:
-        raise TraceError(f"{path}:{numbered[0][0] if numbered else 1}: header must be {','.join(HEADER)}")
     outages = []
-    for line_number, line in numbered[1:]:
-        where = f"{path}:{line_number}"
-        values = [v.strip() for v in next(csv.reader([line]))]
-        if len(values) != len(HEADER):
-            raise TraceError(f"{where}: {len(values)} fields where {len(HEADER)} are expected")
-        node, down_s, up_s = values[0], number(values[1], where, "down_s"), positive(values[2], where, "up_s")
+    for where, row in rows(lines, str(path), HEADER, ()):
+        node, down_s, up_s = row["node"], number(row["down_s"], where, "down_s"), positive(row["up_s"], where, "up_s")
         if node not in nodes:
             raise TraceError(f"{where}: node {node!r} is not in the cluster; it has {nodes[0]} ... {nodes[-1]}")
         if not 0 <= down_s < up_s:

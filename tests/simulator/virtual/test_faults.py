@@ -21,12 +21,13 @@ def test_faults_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "f.csv:1: header must be node,down_s,up_s"),
-        ("node,down_s\n", "f.csv:1: header must be"),
-        ("node,down_s,up_s\na,1\n", "f.csv:2: 2 fields where 3 are expected"),
+        ("", "f.csv: is empty; the first line must name columns: node, down_s, up_s"),
+        ("node,down_s\n", "f.csv:1: column up_s is missing"),
+        ("node,down_s,up_s\na,1\n", "f.csv:2: 2 fields where the header has 3"),
         ("node,down_s,up_s\nz,1,2\n", "f.csv:2: node 'z' is not in the cluster; it has a ... b"),
         ("node,down_s,up_s\na,5,2\n", "f.csv:2: down_s must be at least 0 and before up_s"),
         ("node,down_s,up_s\na,x,2\n", "f.csv:2: down_s must be a number"),
+        ("node,down_s,up_s\na,1,2" + 200_000 * "0" + "\n", "f.csv:2: is no line of a CSV table"),
     ],
 )
 def test_bad_fault_files(tmp_path: Path, text: str, error: str) -> None:
