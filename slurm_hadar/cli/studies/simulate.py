@@ -76,7 +76,8 @@ def scene_options(command: Callable[..., Any]) -> Callable[..., Any]:
                          help="Two jobs of one GPU each may share one: beside each other (the default), or by turns, "
                               "by which more may where the trace has duties."),
             click.option("--slow-down", type=Number(), metavar="TIMES",
-                         help="With --share: how many times as long every job may take beside another. Default: 2."),
+                         help="With --share: how many times as long every job may take beside another. Default: 2, or "
+                              "jobs.slow_down of --config."),
             click.option("--profiles", "profiles_file", type=click.Path(path_type=Path), metavar="JOURNAL",
                          help="With --share: a controller's journal.db; what its jobs measured of pairs goes first."),
             click.option("--consolidation", "consolidation_share", type=Number(), metavar="SHARE",
