@@ -128,17 +128,13 @@ def done(share: float | None, size: str) -> str:
 def summary(record: JobRecord) -> str:
     """The job in one line: whose it is, since when, and how often it was moved and begun again."""
     parts = [f"job {record.job_id} of {record.user or 'unknown'} ({record.name or 'no name'})",
-             f"submitted {clock(record.arrival)}", _times(record.moves, "move"), _times(record.restarts, "restart"),
+             f"submitted {clock(record.arrival)}", counted(record.moves, "move"), counted(record.restarts, "restart"),
              f"{span(record.had_s)} of GPU time"]  # fmt: skip
     if record.lost_steps:
         parts.append(f"{record.lost_steps:.0f} steps done twice")
     if record.ended is not None:
         parts.append(f"ended {clock(record.ended)} ({record.final.lower() or 'unknown'})")
     return ", ".join(parts)
-
-
-def _times(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def in_words(entry: dict[str, Any]) -> tuple[str, str]:

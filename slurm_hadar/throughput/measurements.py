@@ -70,7 +70,6 @@ class EstimateError:
     source: str
     estimated: float
     measured: float
-    made_at: float
     user: str = ""
 
     @property

@@ -91,8 +91,7 @@ _ESTIMATE = """
     ON CONFLICT (workload, user, gpu_type, gpus, spread) DO UPDATE SET
         steps_per_s = excluded.steps_per_s, source = excluded.source, made_at = excluded.made_at"""
 _ERRORS = """
-    SELECT m.workload, m.user, m.gpu_type, m.gpus, m.spread, e.source, e.steps_per_s, m.steps_per_s,
-        e.made_at, e.user
+    SELECT m.workload, m.user, m.gpu_type, m.gpus, m.spread, e.source, e.steps_per_s, m.steps_per_s, e.user
     FROM throughput_measurement m JOIN throughput_estimate e USING (workload, gpu_type, gpus, spread)
     WHERE e.user IN (m.user, '')
     ORDER BY 1, 2, 3, 4, 5, e.user"""
@@ -332,8 +331,8 @@ class ThroughputStore:
         # of an estimate for the user and one for nobody in particular the first counts, which comes last
         found = {row[:5]: row for row in rows}
         return [
-            EstimateError(w, t, g, bool(s), source, estimated, real, at, user)
-            for w, user, t, g, s, source, estimated, real, at, _ in found.values()
+            EstimateError(w, t, g, bool(s), source, estimated, real, user)
+            for w, user, t, g, s, source, estimated, real, _ in found.values()
         ]
 
     @contextlib.contextmanager
