@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import pickle
 import sys
 import time
 import types
@@ -15,13 +14,15 @@ from typing import Any, NamedTuple
 
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.data import Feed
-from slurm_hadar.runtime.batches.generators import followed, generators_in, generators_within
+from slurm_hadar.runtime.batches.generators import generators_in
 from slurm_hadar.runtime.batches.kept_over import place_in
 from slurm_hadar.runtime.checkpoint.by_worker import sums_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.unsaved.carried import Carried, Known, remedy
 from slurm_hadar.runtime.unsaved.counted import Counted
+from slurm_hadar.runtime.unsaved.drawn import generators_of, state_of
+from slurm_hadar.runtime.unsaved.flat import Flat
 from slurm_hadar.runtime.unsaved.held import Held, models_within, stateful_among, tensors_of
 from slurm_hadar.runtime.unsaved.numbers import REMEDY, Numbers
 from slurm_hadar.runtime.unsaved.switches import Switches, differ, inner_of
@@ -85,7 +86,7 @@ class Beside(NamedTuple):
         nn = sys.modules.get("torch.nn")
         named = [(n, v) for n, v in there.items() if nn is not None and isinstance(v, nn.Module)]
         models = dict({id(v): (n, v) for n, v in (*models_within(there).items(), *named)}.values())  # each by one name
-        generators = _generators(there, drawn_from, mine)
+        generators = generators_of(there, drawn_from, mine)
         loaded = [id(one.dataset) for one in mine if hasattr(one, "dataset")]  # loaders that keep their place
 
         def is_kept(data: Any) -> bool:
@@ -125,6 +126,7 @@ class Forgotten:
         self._beside, self._drawn = beside or Beside(), dict[str, bytes]()
         self._carried = self._beside.carried
         self._numbers, self._tallies = Numbers(self._beside.numbers), Tallies(self._beside.mine)
+        self._flat, self._made = Flat(self._carried, self._beside.mine), 0
         self._counted = Counted(() if parts.get("scheduler") else parts.get("optimizer", {}).values())
         self._others: Mapping[str, Mapping[str, int]] = {}
         self._loaded: Mapping[int, int] = {}
@@ -143,6 +145,7 @@ class Forgotten:
         """The loop begins. What was loaded must be what it goes on from: a script's own checkpoint is older."""
         if self._carried is not None and tells:
             self._carried.begin()
+            self._flat.begin()
         self._tell_of_set_weights(tells)
 
     def _tell_of_set_weights(self, tells: bool) -> None:
@@ -161,6 +164,7 @@ class Forgotten:
         """The script is about to be given an epoch; what it does with weights at its beginning, each run does."""
         self._tell_of_set_weights(tells)
         self._numbers.before_epoch()
+        self._flat.leave()
         self._tallies.between_epochs()
 
     def end_epoch(self) -> None:
@@ -174,16 +178,18 @@ class Forgotten:
 
     def turn(self, turn: int) -> None:
         """So many turns of this run are over."""
+        self._made = turn
         self._tell_of_count(self._counted.turn(self._turns.last))
         if turn in _LOOK_AFTER:
             self._tallies.end_turn()
+            self._flat.look(turn)
             if self._carried is not None:
                 self._carried.look()
             self._look_at_held()
             self._tell_of_count(self._counted.look())
         if turn == 1:
             self._before = {id(one): count for one, _, count in self._going_on()}
-            self._drawn = {name: _state_of(drawn) for name, drawn in self._beside.drawn.items()}
+            self._drawn = {name: state_of(drawn) for name, drawn in self._beside.drawn.items()}
             self._numbers.begin()
             self._others = self._sums_beside()
             self._inner = [inner_of(one) for one in self._models]  # caches are filled in the first turn
@@ -216,7 +222,7 @@ class Forgotten:
         }
         found |= self._numbers.found()
         found |= {_KEPT_OVER} if self._beside.keeps_iterators() else set()
-        found |= {name for name, before in self._drawn.items() if _state_of(self._beside.drawn[name]) != before}
+        found |= {name for name, before in self._drawn.items() if state_of(self._beside.drawn[name]) != before}
         if self._before is not None:
             found |= {
                 what
@@ -249,8 +255,12 @@ class Forgotten:
 
     def _check_tallies(self) -> None:
         self._tallies.end_turn()
-        if new := [name for name in self._tallies.found() if name not in self._told]:
-            self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{advice(new)}")
+        self._flat.look(self._made)
+        counts = self._flat.found()
+        found = dict.fromkeys([*self._tallies.found(), *counts])
+        if new := [name for name in found if name not in self._told]:
+            turns = [name for name in new if counts.get(name)]
+            self._tell(new, f"{_NOT_SAVED}: {', '.join(new)}.{advice(new, turns)}")
 
     def _check_carried(self) -> None:
         if self._carried is None:
@@ -352,53 +362,6 @@ def _advice(new: Iterable[str]) -> str:
 
 def _some_of(tensor: Any) -> Any:
     return tensor if tensor.numel() <= _LARGE else tensor.detach().reshape(-1)[:_LOOKED_AT]
-
-
-def _generators(there: Mapping[str, Any], saved: Iterable[Any], mine: Iterable[Any]) -> dict[str, Any]:
-    """Those that are among these variables, or were given to a loader that shuffles, or are held by an object, but for
-    those that are ``saved``, by themselves or by what is ``mine``: what draws from them in the loop would begin anew in
-    the next run."""
-    own = [one for one in mine if not isinstance(one, (dict, list))]
-    known = {id(one) for one in saved}
-    known |= {id(drawn.of) for drawn in generators_within({str(n): one for n, one in enumerate(own)})}
-    known_loaders, found = {id(one) for one in own}, dict[str, Any]()
-    data = sys.modules.get("torch.utils.data")
-    for name, value in there.items():
-        loads = data is not None and isinstance(value, data.DataLoader)
-        if loads and id(value) in known_loaders:
-            continue
-        drawn = followed(name, getattr(value.sampler, "generator", None) if loads else value)
-        if drawn is not None and id(drawn.of) not in known:
-            known.add(id(drawn.of))
-            found[f"random number generator {name}"] = drawn
-    held = dict[str, list[Any]]()
-    for drawn in generators_within(there):
-        if id(drawn.of) not in known:
-            known.add(id(drawn.of))
-            held.setdefault(drawn.path.strip(".").split(".")[0], []).append(drawn)
-    for name, several in held.items():
-        first = several[0].path.strip(".")
-        what = (
-            f"random number generator {first} (with what else {name} holds: give also= something that saves all of it)"
-        )
-        found[what] = _Several(several)
-    return found
-
-
-class _Several(NamedTuple):
-    """Generators that one object holds."""
-
-    of: list[Any]
-
-    def get_state(self) -> Any:
-        return [_state_of(one) for one in self.of]
-
-
-def _state_of(generator: Any) -> bytes:
-    state = generator.get_state()
-    if hasattr(type(state), "is_cuda"):  # of a tensor the place in memory would be pickled, too
-        return bytes(state.numpy().tobytes())
-    return pickle.dumps(state)
 
 
 def _parts_of(one: Any) -> list[Any]:

@@ -13,7 +13,7 @@ import functools
 import types
 from typing import Any, NamedTuple
 
-__all__ = ["live", "named"]
+__all__ = ["Flow", "Step", "live", "named"]
 
 _MOST = 20_000  # instructions
 _ENDS = ("RETURN_", "RAISE_", "RERAISE")
@@ -23,7 +23,7 @@ _PUT_ASIDE = "LOAD_FAST_AND_CLEAR"  # since Python 3.12: a variable whose name a
 _READ, _SET = "read", "set"
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """An instruction that does one thing."""
 
     offset: int
@@ -37,15 +37,15 @@ class _Step(NamedTuple):
         return dis.stack_effect(self.code, self.number, jump=jumps)
 
 
-class _Flow(NamedTuple):
+class Flow(NamedTuple):
     """Instructions, and which may follow each: the next one, and that which it jumps to."""
 
-    steps: list[_Step]
+    steps: list[Step]
     after: list[list[tuple[int, bool]]]
 
     @classmethod
-    def of(cls, code: types.CodeType) -> _Flow:
-        steps, place = list[_Step](), dict[int, int]()
+    def of(cls, code: types.CodeType) -> Flow:
+        steps, place = list[Step](), dict[int, int]()
         for found in dis.get_instructions(code):
             if len(steps) >= _MOST:
                 break
@@ -53,9 +53,9 @@ class _Flow(NamedTuple):
             if isinstance(found.argval, tuple) and "_FAST_" in found.opname:  # two in one, since Python 3.13
                 kinds = [f"{part}_FAST" for part in found.opname.split("_") if part in ("LOAD", "STORE")]
                 both = zip(kinds, found.argval, strict=True)
-                steps += [_Step(found.offset, kind, dis.opmap[kind], 0, name) for kind, name in both]
+                steps += [Step(found.offset, kind, dis.opmap[kind], 0, name) for kind, name in both]
             elif found.opname != "EXTENDED_ARG":  # of the next one
-                steps.append(_Step(found.offset, found.opname, found.opcode, found.arg, found.argval))
+                steps.append(Step(found.offset, found.opname, found.opcode, found.arg, found.argval))
         return cls(steps, [_after(n, step, place, len(steps)) for n, step in enumerate(steps)])
 
     def lives(self, n: int) -> tuple[set[int], set[int]]:
@@ -82,7 +82,7 @@ class _Flow(NamedTuple):
 @functools.lru_cache(maxsize=64)
 def live(code: types.CodeType, at: int) -> frozenset[str]:
     """Names that are live after the instruction at offset ``at``: of variables, and ``self.name`` of attributes."""
-    flow = _Flow.of(code)
+    flow = Flow.of(code)
     steps, deeds = flow.steps, _deeds(flow)
     bits = {name: 1 << n for n, name in enumerate(dict.fromkeys(name for found in deeds for _, name in found))}
     alive = [0] * len(steps)  # sets of names
@@ -105,11 +105,11 @@ def live(code: types.CodeType, at: int) -> frozenset[str]:
 @functools.lru_cache(maxsize=64)
 def named(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """All names that it reads, and all that it sets."""
-    deeds = [deed for found in _deeds(_Flow.of(code)) for deed in found]
+    deeds = [deed for found in _deeds(Flow.of(code)) for deed in found]
     return frozenset(n for kind, n in deeds if kind == _READ), frozenset(n for kind, n in deeds if kind == _SET)
 
 
-def _after(n: int, step: _Step, place: dict[int, int], count: int) -> list[tuple[int, bool]]:
+def _after(n: int, step: Step, place: dict[int, int], count: int) -> list[tuple[int, bool]]:
     """The instructions that may follow, and whether by a jump."""
     if step.name.startswith(_ENDS):
         return []
@@ -120,7 +120,7 @@ def _after(n: int, step: _Step, place: dict[int, int], count: int) -> list[tuple
     return ways
 
 
-def _deeds(flow: _Flow) -> list[list[tuple[str, str]]]:
+def _deeds(flow: Flow) -> list[list[tuple[str, str]]]:
     """What each instruction reads and sets, in this order."""
     steps = flow.steps
     deeds: list[list[tuple[str, str]]] = [[] for _ in steps]
@@ -147,7 +147,7 @@ def _deeds(flow: _Flow) -> list[list[tuple[str, str]]]:
     return deeds
 
 
-def _leave_out_comprehensions(flow: _Flow, deeds: list[list[tuple[str, str]]]) -> None:
+def _leave_out_comprehensions(flow: Flow, deeds: list[list[tuple[str, str]]]) -> None:
     """Until a variable is back that was put aside, its name is that of another; but the module's goes on beside it."""
     steps = flow.steps
     for n, step in enumerate(steps):
@@ -163,7 +163,7 @@ def _leave_out_comprehensions(flow: _Flow, deeds: list[list[tuple[str, str]]]) -
                 deeds[first:n] = [[] for _ in deeds[first:n]]
 
 
-def _adds_to_attribute(following: list[_Step]) -> bool:
+def _adds_to_attribute(following: list[Step]) -> bool:
     """Whether an object is loaded for ``self.x += y``: once to read the attribute, and once to set it."""
     return [step.name for step in following] == ["COPY", "LOAD_ATTR"]
 
@@ -175,7 +175,7 @@ def _is_variable(operation: str) -> bool:
     return operation.startswith(("LOAD_", "STORE_", "DELETE_")) and any(kind in operation for kind in kinds)
 
 
-def _written_whole(flow: _Flow, n: int) -> set[int]:
+def _written_whole(flow: Flow, n: int) -> set[int]:
     """The instructions by which a value is written over as a whole that is loaded here for it (``x.copy_(y)``,
     ``x[:] = y``); none where it is read."""
     following = [step for step in flow.steps[n + 1 : n + 5] if step.name not in ("PRECALL", "PUSH_NULL")]

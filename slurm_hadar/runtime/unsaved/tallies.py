@@ -13,22 +13,24 @@ from __future__ import annotations
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from slurm_hadar.runtime.unsaved.carried import is_the_scripts, variables_of
 from slurm_hadar.runtime.unsaved.liveness import live, named
+from slurm_hadar.runtime.unsaved.stores import stores_of
 
-__all__ = ["Tallies", "advice"]
+__all__ = ["Content", "Tallies", "advice", "attributes_of", "counted_by", "is_librarys", "numbers_in", "objects_in"]
 
 _OURS = "slurm_hadar.runtime"
 _NUMBERS = (bool, int, float, type(None))
 _DEEPEST, _WIDEST = 2, 64  # of lists and dicts
 _NAMED = 3
+_LIBRARIES = tuple(sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib"))
 _NONE: Any = object()
 
 
-class _Content(NamedTuple):
+class Content(NamedTuple):
     """Of a list or a dict that no method sets: it counts as long as it is the same one."""
 
     of: int
@@ -74,7 +76,7 @@ class Tallies:
         frame = _frame()
         own = variables_of(frame)
         variables = {**own, **{n: v for n, v in frame.f_globals.items() if n not in own}}
-        self._held = _objects(variables, own.get("self"))
+        self._held = objects_in(variables, own.get("self"))
         there = {n: variables.get(n, _NONE) for n in live(frame.f_code, frame.f_lasti) & named(frame.f_code)[0]}
         now = self._values(there)
         if self._first is None:
@@ -94,10 +96,15 @@ class Tallies:
         self._note({name: value for name, value in now.items() if ahead.get(name, _NONE) == value})
 
     def _see_globals(self) -> None:
-        module = _frame().f_globals
+        frame = _frame()
+        module = frame.f_globals
         numbers = {name for name, value in module.items() if type(value) in (int, float)}
-        codes = (one.__code__ for one in module.values() if isinstance(one, types.FunctionType))
+        codes = [one.__code__ for one in module.values() if isinstance(one, types.FunctionType)]
         added = {name for code in codes if numbers.intersection(code.co_names) for name in _added_to(code)}
+        if added:  # a sum that is set back somewhere is none that goes on
+            setting = [code for code in codes if added.intersection(code.co_names)]
+            added -= stores_of(frame.f_code, frame.f_lasti, module).anew
+            added = added.difference(*(stores_of(code, None, module).anew for code in setting))
         now = self._values({name: module.get(name, _NONE) for name in added})
         self._global = now if self._global is None else self._global
         for name, value in now.items():
@@ -108,43 +115,29 @@ class Tallies:
         assert self._first is not None
         for name, value in now.items():
             first = self._first.get(name, value)
-            if isinstance(value, _Content) and isinstance(first, _Content) and value.of != first.of:
+            if isinstance(value, Content) and isinstance(first, Content) and value.of != first.of:
                 self._first[name] = value
             elif first != value:
                 self._found[name] = None
 
     def _attributes(self) -> dict[str, Any]:
-        counted, filled = dict[str, Any](), dict[str, Any]()
-        for name, one in self._held.items():
-            if type(one) not in self._counted:
-                self._counted[type(one)] = _counted_by(type(one))
-            names = self._counted[type(one)]
-            for attribute, value in vars(one).items():
-                if attribute in names:
-                    counted[f"{name}.{attribute}"] = value
-                elif isinstance(value, (list, dict)):
-                    filled[f"{name}.{attribute}"] = value
-        contents = {name: _Content(id(filled[name]), word) for name, word in self._values(filled).items()}
-        return {**self._values(counted), **contents}
+        return attributes_of(self._held, self._mine(), self._counted_by)
+
+    def _counted_by(self, kind: type) -> set[str]:
+        if kind not in self._counted:
+            self._counted[kind] = counted_by(kind)
+        return self._counted[kind]
 
     def _values(self, there: Mapping[str, Any]) -> dict[str, Any]:
-        """Of those that are numbers, or hold some, and are not saved."""
-        saved, ids = set[float](), set[int]()
-        for one in self._mine():
-            ids.add(id(one))
-            for inner in one.values() if isinstance(one, dict) else ():
-                ids.add(id(inner))
-                if type(inner) in (int, float):
-                    saved.add(inner)
-        words = {name: _word(value, 0) for name, value in there.items() if id(value) not in ids}
-        return {name: word for name, word in words.items() if word is not _NONE and word not in saved}
+        return numbers_in(there, self._mine())
 
 
-def advice(names: list[str]) -> str:
-    """What helps against losing these."""
-    own = [name for name in names if "." not in name]
-    owners = list(dict.fromkeys(name.partition(".")[0] for name in names if "." in name))
-    words = ""
+def advice(names: list[str], turns: Container[str] = ()) -> str:
+    """What helps against losing these. turns: those that count the loop's turns."""
+    turns = [name for name in names if name in turns]
+    own = [name for name in names if "." not in name and name not in turns]
+    owners = list(dict.fromkeys(name.partition(".")[0] for name in names if "." in name and name not in turns))
+    words = f" For {' and '.join(turns[:_NAMED])} take run.step, which counts the turns and goes on." if turns else ""
     if own:
         given = ", ".join(f"{name!r}: {name}" for name in own[:_NAMED]) + (", ..." if own[_NAMED:] else "")
         words += (
@@ -160,17 +153,47 @@ def advice(names: list[str]) -> str:
     return words
 
 
+def attributes_of(
+    held: Mapping[str, Any], mine: Iterable[Any], counted_in: Callable[[type], set[str]]
+) -> dict[str, Any]:
+    """Of these objects, by their names, what is told of numbers that their classes count, and of what fills."""
+    counted, filled = dict[str, Any](), dict[str, Any]()
+    for name, one in held.items():
+        names = counted_in(type(one))
+        for attribute, value in vars(one).items():
+            if attribute in names:
+                counted[f"{name}.{attribute}"] = value
+            elif isinstance(value, (list, dict)):
+                filled[f"{name}.{attribute}"] = value
+    mine = list(mine)
+    contents = {name: Content(id(filled[name]), word) for name, word in numbers_in(filled, mine).items()}
+    return {**numbers_in(counted, mine), **contents}
+
+
+def numbers_in(there: Mapping[str, Any], mine: Iterable[Any]) -> dict[str, Any]:
+    """Of those that are numbers, or hold some, and are not saved."""
+    saved, ids = set[float](), set[int]()
+    for one in mine:
+        ids.add(id(one))
+        for inner in one.values() if isinstance(one, dict) else ():
+            ids.add(id(inner))
+            if type(inner) in (int, float):
+                saved.add(inner)
+    words = {name: _word(value, 0) for name, value in there.items() if id(value) not in ids}
+    return {name: word for name, word in words.items() if word is not _NONE and word not in saved}
+
+
 def _frame() -> types.FrameType:
     """The script's that goes through the epochs."""
     frame: types.FrameType | None = sys._getframe(1)  # noqa: SLF001 - the script's is behind ours
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_OURS):
-        frame = frame.f_back
+    while frame is not None and (str(frame.f_globals.get("__name__")).startswith(_OURS) or is_librarys(frame)):
+        frame = frame.f_back  # as of a progress bar
     if frame is None:
         raise LookupError("no frame of a script's")
     return frame
 
 
-def _objects(variables: Mapping[str, Any], own: Any) -> dict[str, Any]:
+def objects_in(variables: Mapping[str, Any], own: Any) -> dict[str, Any]:
     """Those of classes of the script's, each by one name."""
     there = dict(variables)
     there |= {f"self.{name}": value for name, value in getattr(own, "__dict__", {}).items()}
@@ -181,18 +204,19 @@ def _objects(variables: Mapping[str, Any], own: Any) -> dict[str, Any]:
     return dict(found.values())
 
 
+def is_librarys(frame: types.FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(_LIBRARIES)
+
+
 def _is_known(kind: type) -> bool:
     """Whether it is a library's, or begins anew by itself."""
     if hasattr(kind, "reset"):
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
-    paths = sysconfig.get_paths()
-    return isinstance(one := kind.__module__, str) and (
-        file.startswith((paths["stdlib"], paths["purelib"], paths["platlib"])) or one == "builtins"
-    )
+    return isinstance(one := kind.__module__, str) and (file.startswith(_LIBRARIES) or one == "builtins")
 
 
-def _counted_by(kind: type) -> set[str]:
+def counted_by(kind: type) -> set[str]:
     """Attributes that a method reads before it sets them."""
     found = set[str]()
     for of in kind.__mro__:

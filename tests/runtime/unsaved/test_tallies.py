@@ -1,11 +1,12 @@
-"""Numbers of a script's own that go on from epoch to epoch, as a best value and a patience: told of before they are
-lost, with what helps; and no word of what each epoch begins anew, nor of what is saved."""
+"""Numbers of a script's own that go on from epoch to epoch or from turn to turn, as a best value and a patience: told
+of before they are lost, with what helps; and no word of what begins anew now and then, nor of what is saved."""
 
 from __future__ import annotations
 
 import signal
+import textwrap
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -117,3 +118,108 @@ def test_what_a_function_adds_to_is_told_of_in_any_loop(what: str, job_env: Any,
     script = f"{BEGIN}for i in (run := train()): step(); {what}"
     said = start_script(script, {**job_env, "SLURM_RESTART_COUNT": "0"}, "5").communicate(300)[1]
     assert said.count("sets it back: steps_done. Give it") == said.count("WARNING") == (what == "act()"), said
+
+
+class Case(NamedTuple):
+    """What is before train(), what is given to it, what each turn does, and what is said to be lost."""
+
+    before: str
+    turn: str
+    told: str = ""
+    given: str = ""
+
+
+FLAT = {
+    "a best value and its patience": Case(
+        "best, bad = 9.0, 0",
+        "if loss < best:\n  best = loss; bad = 0\nelse: bad += 1",
+        "best, bad",
+    ),
+    "an exploration": Case("epsilon = 1.0", "greedy = epsilon < 0.5; epsilon *= 0.99", "epsilon"),
+    "a smoothed loss": Case("ema = None", "ema = loss if ema is None else 0.9 * ema + 0.1 * loss", "ema"),
+    "losses": Case("losses = []", "losses.append(loss)", "losses"),
+    "a sum that is never set back": Case("total = 0.0", "total += loss", "total"),
+    "numbers in a dict": Case("kept = {'best': 9.0}", "kept['best'] = min(kept['best'], loss)", "kept"),
+    "an object that the loop changes": Case("agent = Agent()", "agent.act(); agent.eps *= 0.99", "agent.eps"),
+    "an object that counts": Case("agent = Agent()", "agent.count()", "agent.n"),
+    "a place that is reckoned with": Case("last = 0", "if run.step - last >= 2: last = run.step", "last"),
+    "of an iterator": Case("best = 9.0; bar = iter", "best = min(best, loss)", "best"),
+    "a sum that is printed at times": Case("total = 0.0", "total += loss\nif run.step % 2: print(total); total = 0.0"),
+    "two that are set back at once": Case("a, b = 0, 0", "a += 1; b += loss\nif a == 2: a, b = 0, 0"),
+    "a window that is emptied": Case("seen = []", "seen.append(loss)\nif len(seen) == 3: seen.clear()"),
+    "sums in a dict that is made anew": Case(
+        "sums = {'a': 0.0}", "sums['a'] += loss\nif run.step % 3 == 2: sums = {k: 0.0 for k in sums}"
+    ),
+    "a clock": Case("t0 = time.time()", "t1 = time.time(); took = t1 - t0; t0 = t1"),
+    "a timer": Case("t0 = perf_counter()", "took = perf_counter() - t0\nif took > 0: t0 = perf_counter()"),
+    "a switch": Case("first = True", "if first: first = False"),
+    "the epoch before": Case("last = -1", "if run.epoch != last: last = run.epoch"),
+    "a meter without reset": Case("meter = Agent()", "meter.add(loss)\nif run.step % 2: meter.mean()"),
+    "a meter that is made anew": Case("meter = Agent()", "meter.count()\nif run.step % 2: meter = Agent()"),
+    "a function's sum that is set back": Case("", "act()\nif run.step % 2:\n  steps_done = 0"),
+    "a number that is given": Case(
+        "", "best = run.also['best']\nif loss < best: run.also['best'] = loss", given="also={'best': 9.0}"
+    ),
+}
+IN = {
+    "module": "{before}\nrun = train({given})\nfor batch in bar(run):\n  loss = step()\n{turn}",
+    "function": "def main():\n global run, steps_done\n {before}\n run = train({given})\n for batch in bar(run):\n"
+    "  loss = step()\n{turn}\nmain()",
+    "function that is given the run": "def fit(run):\n global steps_done\n {before}\n for batch in bar(run):\n"
+    "  loss = step()\n{turn}\nrun = train({given}); fit(run)",
+    "loop around": "{before}\nrun = train({given})\nwhile run.step < 11:\n for batch in bar(run):\n"
+    "  loss = step()\n{turn}\n  if run.step % 6 == 5: break",
+}
+AGENT = """
+import time
+from time import perf_counter
+bar = lambda run: run
+class Agent:
+    def __init__(self): self.eps, self.n, self.sum = 1.0, 0, 0.0
+    def act(self): return self.eps < 0.5
+    def count(self): self.n += 1
+    def add(self, value): self.sum += value
+    def mean(self): mean = self.sum / 2; self.sum = 0.0; return mean
+"""
+
+
+@pytest.mark.parametrize("around", IN)
+@pytest.mark.parametrize("what", FLAT)
+def test_what_goes_on_in_a_loop_over_the_run_is_told_of(
+    what: str, around: str, job_env: Any, start_script: Any
+) -> None:
+    case = FLAT[what]
+    names = {"before": case.before or "pass", "given": case.given, "turn": textwrap.indent(case.turn, "  ")}
+    env = {**job_env, "SLURM_RESTART_COUNT": "0"}
+    said = start_script(BEGIN + AGENT + IN[around].format(**names), env, "-1").communicate(300)[1]
+    assert "Error" not in said and said.count("WARNING") == bool(case.told), said
+    names_told = said.partition("sets it back: ")[2].partition(". ")[0].split(", ")
+    assert sorted(names_told) == sorted(case.told.split(", ")), said
+
+
+def test_a_count_of_turns_is_named_as_such(job_env: Any, start_script: Any) -> None:
+    script = f"{BEGIN}n = 0\nfor i in (run := train()): step(); n += 1"
+    said = start_script(script, {**job_env, "SLURM_RESTART_COUNT": "0"}, "-1").communicate(300)[1]
+    assert "sets it back: n. For n take run.step, which counts" in said and said.count("WARNING") == 1, said
+
+
+def test_no_word_of_a_count_that_begins_at_the_runs_step(job_env: Any, start_script: Any) -> None:
+    script = f"{BEGIN}run = train(); n = run.step\nfor i in run: step(); n += 1"
+    said = start_script(script, {**job_env, "SLURM_RESTART_COUNT": "0"}, "-1").communicate(300)[1]
+    assert "WARNING" not in said, said
+
+
+def test_an_object_that_goes_through_the_loop_itself(job_env: Any, start_script: Any) -> None:
+    script = f"""{BEGIN}
+class Trainer:
+    def fit(self):
+        global run
+        self.best, self.sum = 9.0, 0.0
+        for batch in (run := train()):
+            loss = step(); self.sum += loss
+            if run.step % 2: self.sum = 0.0
+            if loss < self.best: self.best = loss
+Trainer().fit()
+"""
+    said = start_script(script, {**job_env, "SLURM_RESTART_COUNT": "0"}, "-1").communicate(300)[1]
+    assert "sets it back: self.best. What self" in said and said.count("WARNING") == 1, said
