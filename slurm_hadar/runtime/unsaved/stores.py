@@ -20,6 +20,7 @@ __all__ = ["Stores", "stores_of"]
 _CONSTANT, _PLACE, _GIVEN, _OTHER = "constant", "place", "given", "other"
 _OF_PLACES, _OF_WHAT_IS_GIVEN = frozenset({"step", "epoch"}), frozenset({"also", "state", "start"})
 _KINDS = ("_FAST", "_NAME", "_GLOBAL", "_DEREF")
+_EMPTIES = frozenset({"clear", "zero_"})
 _BUILT = ("BUILD_LIST", "BUILD_MAP", "BUILD_SET")
 _NOTHING = frozenset({"NOP", "RESUME", "NOT_TAKEN", "EXTENDED_ARG", "CACHE", "KW_NAMES"})
 _ONLY_TAKE = ("POP_", "JUMP", "RETURN_", "LIST_", "SET_ADD", "SET_UPDATE", "MAP_ADD", "DICT_", "END_", "RAISE_")
@@ -75,6 +76,9 @@ def stores_of(code: types.CodeType, at: int | None, names: Mapping[str, Any]) ->
                 found.added.add(path)
     found.anew = {path for path, of in kinds.items() if _CONSTANT in of}
     found.anew |= {path for n, path in follow.emptied if n in within}
+    for inner in code.co_consts:  # a function within that sets back what it shares with this one
+        if isinstance(inner, types.CodeType) and inner.co_freevars:
+            found.anew |= stores_of(inner, None, names).anew & set(inner.co_freevars)
     going = {path for n, paths in follow.added if n in within for path in paths}
     found.places = {path for path, of in kinds.items() if of == {_PLACE} and path not in going}
     for n, end, tested in follow.tests:
@@ -178,7 +182,7 @@ class _Follow:
             kind = _PLACE
         elif of.kind == _CONSTANT:
             kind = _CONSTANT
-        if step.about == "clear" and of.path:
+        if step.about in _EMPTIES and of.path:
             self.emptied.append((n, of.path))
         path = f"{of.path}.{step.about}" if of.path else ""
         value = _Value(kind, path, frozenset({path}) if path else of.names)

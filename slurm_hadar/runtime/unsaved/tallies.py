@@ -172,13 +172,16 @@ def attributes_of(
 
 def numbers_in(there: Mapping[str, Any], mine: Iterable[Any]) -> dict[str, Any]:
     """Of those that are numbers, or hold some, and are not saved."""
-    saved, ids = set[float](), set[int]()
-    for one in mine:
+    saved, ids, todo = set[float](), set[int](), [(one, 0) for one in mine]
+    while todo:
+        one, depth = todo.pop()
         ids.add(id(one))
-        for inner in one.values() if isinstance(one, dict) else ():
-            ids.add(id(inner))
-            if type(inner) in (int, float):
-                saved.add(inner)
+        if type(one) in (int, float):
+            saved.add(one)
+        elif isinstance(one, dict) and depth <= _DEEPEST:
+            todo += [(inner, depth + 1) for inner in one.values()]
+        elif isinstance(one, (list, tuple)) and depth <= _DEEPEST:
+            todo += [(inner, depth + 1) for inner in one if isinstance(inner, (dict, list))]
     words = {name: _word(value, 0) for name, value in there.items() if id(value) not in ids}
     return {name: word for name, word in words.items() if word is not _NONE and word not in saved}
 
