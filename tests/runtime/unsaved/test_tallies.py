@@ -151,9 +151,7 @@ FLAT = {
         "sums = {'a': 0.0}", "sums['a'] += loss\nif run.step % 3 == 2: sums = {k: 0.0 for k in sums}"
     ),
     "a tensor's sum": Case("total = torch.zeros(())", "total += loss\nif run.step % 2: print(total); total.zero_()"),
-    "a list within what is given": Case(
-        "kept = {'a': {'b': []}}; inner = kept['a']['b']", "inner.append(loss)", given="also={'kept': kept}"
-    ),
+    "a list within what is given": Case("inner = lists['a']['b']", "inner.append(loss)", given="also={'lists': lists}"),
     "a clock": Case("t0 = time.time()", "t1 = time.time(); took = t1 - t0; t0 = t1"),
     "a timer": Case("t0 = perf_counter()", "took = perf_counter() - t0\nif took > 0: t0 = perf_counter()"),
     "a switch": Case("first = True", "if first: first = False"),
@@ -178,6 +176,7 @@ AGENT = """
 import time
 from time import perf_counter
 bar = lambda run: run
+lists = {'a': {'b': []}}
 class Agent:
     def __init__(self): self.eps, self.n, self.sum = 1.0, 0, 0.0
     def act(self): return self.eps < 0.5
