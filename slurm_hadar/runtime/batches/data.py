@@ -154,6 +154,12 @@ class Feed:
         return self.source is not None and self.epoch_batches is None
 
     @property
+    def lists(self) -> list[list[Any]]:
+        """Of its data and samplers: what changes in them is saved."""
+        held = (getattr(one, "indices", one) for one in self.drawn_from)
+        return [one for one in held if isinstance(one, list)]
+
+    @property
     def drawn_from(self) -> list[Any]:
         """What the source draws from, and is kept with the position."""
         return [generator.of for generator in self._generators]

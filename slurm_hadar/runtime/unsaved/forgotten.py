@@ -96,7 +96,8 @@ class Beside(NamedTuple):
         carried = Carried.of(frame, lambda: [*mine, *weights])
         held = stateful_among(there, mine)
         streams = lambda: feed.kept_stream, lambda: feed.keeps_iterators
-        return cls(generators, models, is_kept, feed.goes_through, *streams, carried, held, feed.counts, lambda: mine)
+        seen = generators, models, is_kept, feed.goes_through, *streams, carried, held, feed.counts
+        return cls(*seen, lambda: [*mine, *feed.lists])
 
 
 class Forgotten:

@@ -1,8 +1,9 @@
 """What a loop sets its variables to, by its bytecode: which begin anew in it now and then, as a sum that is printed and
 set to 0, and which cannot but go on.
 
-Values are followed through the stack within each straight piece of code, as far as is asked here: constants, the place
-of the training (``run.step``), what the training holds (``run.also``), and the names that a value was reckoned from.
+Values are followed through the stack within each straight piece of code, as far as is asked here: constants, what a
+``for`` gives next, the place of the training (``run.step``), what the training holds (``run.also``), and the names that
+a value was reckoned from.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from slurm_hadar.runtime.unsaved.liveness import Flow, Step
 
 __all__ = ["Stores", "stores_of"]
 
-_CONSTANT, _PLACE, _GIVEN, _OTHER = "constant", "place", "given", "other"
+_CONSTANT, _NEXT, _PLACE, _GIVEN, _OTHER = "constant", "next", "place", "given", "other"
 _OF_PLACES, _OF_WHAT_IS_GIVEN = frozenset({"step", "epoch"}), frozenset({"also", "state", "start"})
 _KINDS = ("_FAST", "_NAME", "_GLOBAL", "_DEREF")
 _EMPTIES = frozenset({"clear", "zero_"})
@@ -40,10 +41,11 @@ class _Value(NamedTuple):
 class Stores:
     """Of variables, and of attributes (``agent.epsilon``) of objects in them.
 
-    again: whether there is a loop at all. stored: those that the loop sets. anew: to a constant, at times. reckoned:
-    from what they were before; added: as a sum of it. given: before the loop from what the training has. places: to the
-    training's place alone, with which nothing is reckoned. with_it: of each that is compared before it is set, what is
-    set along with it, as ``bad = 0`` under ``if loss < best: best = loss``.
+    again: whether there is a loop at all. stored: those that the loop sets. anew: to a constant, at times, or by a
+    ``for`` (an outer one, over epochs). reckoned: from what they were before; added: as a sum of it. given: before the
+    loop from what the training has. places: to the training's place alone, with which nothing is reckoned. with_it: of
+    each that is compared before it is set, what is set along with it, as ``bad = 0`` under
+    ``if loss < best: best = loss``.
     """
 
     again: bool = False
@@ -74,7 +76,7 @@ def stores_of(code: types.CodeType, at: int | None, names: Mapping[str, Any]) ->
             found.reckoned.add(path)
             if value.is_sum:
                 found.added.add(path)
-    found.anew = {path for path, of in kinds.items() if _CONSTANT in of}
+    found.anew = {path for path, of in kinds.items() if of & {_CONSTANT, _NEXT}}
     found.anew |= {path for n, path in follow.emptied if n in within}
     for inner in code.co_consts:  # a function within that sets back what it shares with this one
         if isinstance(inner, types.CodeType) and inner.co_freevars:
@@ -159,7 +161,9 @@ class _Follow:
             self._swap(step.number)
         elif name == "UNPACK_SEQUENCE" and step.number:
             value = self._pop()
-            self._stack += [_Value(value.kind if value.kind == _CONSTANT else _OTHER)] * step.number
+            self._stack += [_Value(value.kind if value.kind in (_CONSTANT, _NEXT) else _OTHER)] * step.number
+        elif name == "FOR_ITER":
+            self._stack.append(_Value(_NEXT))
         elif name.startswith(_BUILT) and step.number == 0:
             self._stack.append(_Value(_CONSTANT))
         else:
