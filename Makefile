@@ -38,7 +38,7 @@ check: ## lint, types, and the tests that are quick and need no Slurm, no PyTorc
 quick: $(STAMP)
 	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch and not built and not thorough" -n $$(($$(nproc) + 1)) --dist worksteal -q $(PYTEST_ARGS)
 
-test: ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (35 minutes of CPU)
+test: ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (80 minutes of CPU)
 	@$(MAKE) --no-print-directory --jobs=2 lint suites
 
 suites: $(STAMP)
