@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from slurm_hadar.comment import is_ours, read
@@ -19,34 +20,44 @@ __all__ = ["Released", "release_all"]
 
 class Released(NamedTuple):
     """What Slurm said of each waiting job, and the ids of those that run on nodes that they were sent to: Slurm changes
-    no node list of a running job, and one that is requeued waits for these nodes. ``unwritten``: why the journal does
-    not have it, "" if it has."""
+    no node list of a running job, and one that is requeued waits for these nodes. ``others``: ids of those that are
+    left, as another controller steers them. ``unwritten``: why the journal does not have it, "" if it has."""
 
     results: list[WriteResult]
     bound: list[str]
+    others: list[str]
     unwritten: str = ""
 
 
 def release_all(
-    backend: Backend, journal: Journal, job_ids: tuple[str, ...] = (), seal: Seal | None = None
+    backend: Backend,
+    journal: Journal,
+    job_ids: tuple[str, ...] = (),
+    seal: Seal | None = None,
+    is_others: Callable[[SlurmJob], bool] = lambda _job: False,
 ) -> Released:
     """Make every steered or leased pending job eligible at once, on all nodes, in the shape its owner asked for.
 
-    ``job_ids`` limits it to these. Works without the journal too: any pending job with a ``hadar:`` comment that is
+    ``job_ids`` limits it to these; without them, jobs that ``is_others`` are left unless the journal says that they are
+    steered from here. Works without the journal too: any pending job with a ``hadar:`` comment that is
     not eligible counts as leased; its owner's shape is then what ``seal`` vouches for, else what it has. Running
     jobs are left as they are.
     """
     seal = seal or Seal()
     records = journal.load_jobs()
-    batch, bound = list[Write](), list[str]()
+    batch, bound, others = list[Write](), list[str](), list[str]()
     for job in backend.read_jobs():
         if job_ids and job.job_id not in job_ids:
             continue
         record = records.get(job.job_id)
         write = _undo(job, record, seal)
-        if write is not None and job.state is JobState.PENDING:
+        if write is None:
+            continue
+        if not job_ids and is_others(job) and not (record is not None and record.steered):
+            others.append(job.job_id)
+        elif job.state is JobState.PENDING:
             batch.append(write)
-        elif write is not None and job.req_nodes and job.state.active and job.requeue:
+        elif job.req_nodes and job.state.active and job.requeue:
             bound.append(job.job_id)
     results = backend.write(batch)
     for result in results:
@@ -56,8 +67,8 @@ def release_all(
     try:
         journal.save_jobs(records.values())
     except StoreError as error:  # the jobs are released all the same, and that is to be told
-        return Released(results, bound, str(error))
-    return Released(results, bound)
+        return Released(results, bound, others, str(error))
+    return Released(results, bound, others)
 
 
 def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal) -> Write | None:

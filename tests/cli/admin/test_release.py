@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ from click.testing import CliRunner
 
 from slurm_hadar.cli.admin import release
 from slurm_hadar.controller.act.release import Released
-from slurm_hadar.controller.journal import Journal
+from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.state_dir import JOURNAL
 from slurm_hadar.errors import StoreError
 from slurm_hadar.slurm.state import Write, WriteResult
 from slurm_hadar.testing.fake_slurm import FakeSlurm
@@ -25,7 +27,7 @@ def test_jobs_that_are_not_the_users_are_one_line(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(release, "choose", lambda *_: SimpleNamespace(identity=lambda: "here"))
 
     def answer(*_: Any) -> Released:
-        return Released(results, [])
+        return Released(results, [], [])
 
     monkeypatch.setattr(release, "release_all", answer)
     done = CliRunner().invoke(release.release, ["--set", f"controller.state_dir={tmp_path}"], standalone_mode=False)
@@ -54,3 +56,28 @@ def test_a_journal_that_cannot_be_written_hides_no_release(tmp_path: Path, monke
     assert (done.return_value, done.stdout) == (1, "1 job released\n")
     assert done.stderr == "the journal does not know of it: cannot write the journal: database or disk is full\n"
     assert slurm.jobs[job].eligible <= time.time() and f'"{job}"' in (tmp_path / "audit.jsonl").read_text()
+
+
+def test_jobs_of_another_controller_are_left_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that share a cluster by users; by name all can be released, as can what was steered before the scope was
+    made smaller."""
+    slurm = FakeSlurm({"v100-1": ("v100", 2)})
+    mine, theirs, once = (slurm.submit(user=user) for user in ("ada", "bob", "eve"))
+    for job in (mine, theirs, once):
+        slurm.jobs[job] = replace(slurm.jobs[job], eligible=time.time() + 600.0)
+    monkeypatch.setattr(slurm, "identity", lambda: "here", raising=False)
+    monkeypatch.setattr(release, "choose", lambda *_: slurm)
+    with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
+        journal.save_jobs([JobRecord(once, 0.0, 0, 0.0, steered=True)])
+    scope = ["--set", f"controller.state_dir={tmp_path}", "--set", 'controller.users=["ada"]']
+
+    done = CliRunner().invoke(release.release, scope, standalone_mode=False)
+    assert (done.return_value, done.stdout) == (0, "2 jobs released\n")
+    assert done.stderr == (
+        f"1 job outside this controller's scope is left as before ({theirs}). Name it to release it, too\n"
+    )
+    assert [slurm.jobs[job].eligible <= time.time() for job in (mine, theirs, once)] == [True, False, True]
+
+    done = CliRunner().invoke(release.release, [theirs, *scope], standalone_mode=False)
+    assert (done.return_value, done.stdout, done.stderr) == (0, "1 job released\n", "")
+    assert slurm.jobs[theirs].eligible <= time.time()

@@ -131,6 +131,7 @@ def test_release_gives_everything_back(live: Any, poll: Any) -> None:
         "released": [leased, steered],
         "failed": {},
         "bound": [],
+        "others": [],
     }
     found = {j.job_id: j for j in live.backend.read_jobs()}
     assert all((found[j].eligible or 0) <= found[j].submit + 60 and not found[j].held for j in (leased, steered))
@@ -155,7 +156,12 @@ def test_release_names_those_that_run_where_they_were_sent(live: Any, poll: Any)
     done = live.hadar("release")
 
     assert (done.returncode, done.stdout) == (0, "0 jobs released\n") and named in done.stderr
-    assert json.loads(live.hadar("release", job, "--json").stdout) == {"released": [], "failed": {}, "bound": [job]}
+    assert json.loads(live.hadar("release", job, "--json").stdout) == {
+        "released": [],
+        "failed": {},
+        "bound": [job],
+        "others": [],
+    }
     assert "bound" not in live.hadar("release", other).stdout
     live.cluster.run(["scontrol", "update", "NodeName=p100-1", "State=DRAIN", "Reason=test"])
     live.cluster.run(["scontrol", "requeue", job])
