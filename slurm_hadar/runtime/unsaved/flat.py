@@ -20,7 +20,15 @@ from typing import Any, NamedTuple
 from slurm_hadar.runtime.unsaved.carried import Carried, variables_of
 from slurm_hadar.runtime.unsaved.liveness import live, named
 from slurm_hadar.runtime.unsaved.stores import Stores, stores_of
-from slurm_hadar.runtime.unsaved.tallies import Content, attributes_of, counted_by, is_librarys, numbers_in, objects_in
+from slurm_hadar.runtime.unsaved.tallies import (
+    Content,
+    attributes_of,
+    counted_by,
+    is_librarys,
+    numbers_in,
+    objects_in,
+    went,
+)
 
 __all__ = ["Flat"]
 
@@ -68,11 +76,8 @@ class Flat:
         return dict(self._counts)
 
     def _try(self, look: Callable[[], None]) -> None:
-        if self._carried is not None:
-            try:
-                look()
-            except Exception:  # whatever a script's objects think of being looked at
-                self._carried = None
+        if self._carried is not None and not went(look):
+            self._carried = None
 
     def _begin(self) -> None:
         self._first = self._now()

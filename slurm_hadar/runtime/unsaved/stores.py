@@ -9,6 +9,7 @@ a value was reckoned from.
 from __future__ import annotations
 
 import builtins
+import functools
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,8 +60,27 @@ class Stores:
 
 
 def stores_of(code: types.CodeType, at: int | None, names: Mapping[str, Any]) -> Stores:
-    """Of the loop around the instruction at offset ``at``; of all the code without it. names: the module's."""
-    flow = Flow.of(code)
+    """Of the loop around the instruction at offset ``at``; of all the code without it. names: the module's. Not to be
+    changed: who asks again is given the same."""
+    return _stores_of(code, at, _Module(names))
+
+
+class _Module:
+    """The names of a module, told from another's by which they are."""
+
+    def __init__(self, names: Mapping[str, Any]) -> None:
+        self.names = names
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Module) and self.names is other.names
+
+    def __hash__(self) -> int:
+        return id(self.names)
+
+
+@functools.lru_cache(maxsize=256)
+def _stores_of(code: types.CodeType, at: int | None, module: _Module) -> Stores:
+    flow, names = Flow.of(code), module.names
     within = _within(flow, at)
     found = Stores(bool(within))
     follow = _Follow(flow, names, _fixed(_Follow(flow, names, frozenset()), within))

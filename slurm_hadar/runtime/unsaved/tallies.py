@@ -20,7 +20,17 @@ from slurm_hadar.runtime.unsaved.carried import is_the_scripts, variables_of
 from slurm_hadar.runtime.unsaved.liveness import live, named
 from slurm_hadar.runtime.unsaved.stores import stores_of
 
-__all__ = ["Content", "Tallies", "advice", "attributes_of", "counted_by", "is_librarys", "numbers_in", "objects_in"]
+__all__ = [
+    "Content",
+    "Tallies",
+    "advice",
+    "attributes_of",
+    "counted_by",
+    "is_librarys",
+    "numbers_in",
+    "objects_in",
+    "went",
+]
 
 _OURS = "slurm_hadar.runtime"
 _NUMBERS = (bool, int, float, type(None))
@@ -51,26 +61,19 @@ class Tallies:
 
     def between_epochs(self) -> None:
         """The script is about to be given an epoch, or is done with one; called by what gives it."""
-        self._try(lambda: self._see_epoch())
+        self._on = self._on and went(self._see_epoch)
 
     def begin_epoch(self) -> None:
         """It asks for the epoch's first batch: what is elsewhere than at the first's, and was not set for this one."""
-        self._try(lambda: self._see_batches())
+        self._on = self._on and went(self._see_batches)
 
     def end_turn(self) -> None:
         """A turn is over; called by what waits for the next one."""
-        self._try(lambda: self._see_globals())
+        self._on = self._on and went(self._see_globals)
 
     def found(self) -> list[str]:
         """Their names."""
         return list(self._found)
-
-    def _try(self, look: Callable[[], None]) -> None:
-        if self._on:
-            try:
-                look()
-            except Exception:  # whatever a script's objects think of being looked at
-                self._on = False
 
     def _see_epoch(self) -> None:
         frame = _frame()
@@ -130,6 +133,15 @@ class Tallies:
 
     def _values(self, there: Mapping[str, Any]) -> dict[str, Any]:
         return numbers_in(there, self._mine())
+
+
+def went(look: Callable[[], None]) -> bool:
+    """Whether it raised nothing: a script's objects may do anything when they are looked at."""
+    try:
+        look()
+    except Exception:
+        return False
+    return True
 
 
 def advice(names: list[str], turns: Container[str] = ()) -> str:
