@@ -16,7 +16,7 @@ RUN := $(BIN)/python -m
 unexport PYTHONDONTWRITEBYTECODE
 
 RELEASES := test-22.05 test-24.11 test-26.05
-.PHONY: help install demo check quick test suites gpu test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
+.PHONY: help install demo check quick test thorough suites gpu test-deb $(RELEASES) lint docs bench chaos attack scripts fuzz man deb clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-zA-Z0-9. -]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,18 +38,21 @@ check: ## lint, types, and the tests that are quick and need no Slurm, no PyTorc
 quick: $(STAMP)
 	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch and not built and not thorough" -n $$(($$(nproc) + 1)) --dist worksteal -q $(PYTEST_ARGS)
 
-test: ## check, and everything else: all examples, PyTorch, end to end on private Slurm clusters (80 minutes of CPU)
-	@$(MAKE) --no-print-directory --jobs=2 lint suites
+test: ## check, and what needs PyTorch, a browser and private Slurm clusters (MINUTES minutes of CPU)
+	@HYPOTHESIS_PROFILE=quick $(MAKE) --no-print-directory --jobs=2 lint suites
+
+thorough: ## test, with all drawn examples, and what repeats much for little (HOURS of CPU; before a release)
+	@$(MAKE) --no-print-directory --jobs=2 lint suites SUITES=--thorough
 
 suites: $(STAMP)
 	@mkdir -p build/coverage && rm -f build/coverage/*
-	@$(RUN) tools.suites $(PYTEST_ARGS)
+	@$(RUN) tools.suites $(SUITES) $(PYTEST_ARGS)
 	@$(BIN)/coverage combine -q && $(BIN)/coverage report
 
 # Exit code 77 of the script: that release cannot be had here, which it has said.
 test-24.11: ## the end-to-end tests on that release of Slurm; also test-22.05, test-26.05 (root, Debian's mirror)
 $(RELEASES): test-%: $(STAMP)
-	@if tools/slurm_suite.sh $* true; then $(RUN) tools.suites --only live --by "tools/slurm_suite.sh $*" $(PYTEST_ARGS); \
+	@if tools/slurm_suite.sh $* true; then $(RUN) tools.suites --thorough --only live --by "tools/slurm_suite.sh $*" $(PYTEST_ARGS); \
 	elif [ $$? -ne 77 ]; then exit 1; fi
 
 gpu: $(STAMP) ## what only an NVIDIA GPU can show (.venv needs a PyTorch that has CUDA)

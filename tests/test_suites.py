@@ -78,7 +78,10 @@ def test_every_test_is_in_one_suite() -> None:
     marks = [set(chosen) for n in range(4) for chosen in itertools.combinations(("slurm", "torch", "built"), n)]
     for marked in marks:
         names = {name: name in marked for name in ("slurm", "torch", "built")}
-        assert sum(eval(s.marker, {}, names) for s in suites.every()) == 1
+        for thorough in (False, True):
+            of = {**names, "thorough": thorough}
+            assert sum(eval(s.marker, {}, of) for s in suites.every()) == (not thorough)
+            assert sum(eval(s.marker, {}, of) for s in suites.every(thorough=True)) == 1
 
 
 def test_who_fails_twice_has_failed_whatever_runs_after_it(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,8 @@
 """Run the test suite: trainings, what else needs no Slurm, and what does; at the end what failed once more by itself.
 
-    python -m tools.suites [--only SUITE] [--by COMMAND] [PYTEST OPTION ...]
+    python -m tools.suites [--thorough] [--only SUITE] [--by COMMAND] [PYTEST OPTION ...]
 
-First come the ``trainings`` (and what builds a package or drives a browser), then the tests of ``live``, which mostly
+Tests that are marked ``thorough`` run with ``--thorough`` only. First come the ``trainings`` (and what builds a package or drives a browser), then the tests of ``live``, which mostly
 wait for their private Slurm clusters, :data:`CLUSTERS` of them side by side; what both leave of the cores is for
 ``units``, which compute. These alone are measured for coverage: to trace a training takes half as long again. Tests
 watch real processes, which a busy machine can starve: what fails is run once more when all else is done. Nothing is
@@ -17,7 +17,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 CLUSTERS = 4
@@ -25,6 +25,7 @@ BUILD = Path("build/tests")
 # whole files, in the order of tests/conftest.py: their tests share a cluster, or what takes long to import
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 _ANY = ("--dist", "worksteal")
+_NOT_THOROUGH = " and not thorough"
 _SLOWEST = 15  # tests of each suite whose time is shown
 _FAILED = 1  # pytest's exit code for "some tests failed"; others are faults of the run
 _LOW, _LITTLE = 19, 5  # niceness of what runs behind, and where it cannot be taken back
@@ -41,6 +42,10 @@ class Suite:
     runner: tuple[str, ...]
     behind: bool = False
 
+    def with_thorough(self) -> Suite:
+        """The same with what is marked ``thorough``."""
+        return replace(self, marker=self.marker.removesuffix(_NOT_THOROUGH))
+
     def command(self, *options: str) -> list[str]:
         # a cache of its own, since each recalls what failed in it
         cache = f"cache_dir={BUILD / self.name}"
@@ -55,12 +60,12 @@ class Suite:
 def units() -> Suite:
     """What computes, with coverage."""
     runner = (sys.executable, "-m", "coverage", "run", "-m")
-    return Suite("units", "not slurm and not torch and not built", (*_all_cores(), *_ANY), runner, behind=True)
+    return Suite("units", "not slurm and not torch and not built" + _NOT_THOROUGH, (*_all_cores(), *_ANY), runner, behind=True)
 
 
 def trainings() -> Suite:
     """PyTorch, packages, documentation, browser."""
-    return Suite("trainings", "not slurm and (torch or built)", (*_all_cores(), *_BY_FILE), (sys.executable, "-m"))
+    return Suite("trainings", "not slurm and (torch or built)" + _NOT_THOROUGH, (*_all_cores(), *_BY_FILE), (sys.executable, "-m"))
 
 
 def _all_cores() -> tuple[str, str]:
@@ -71,12 +76,13 @@ def _all_cores() -> tuple[str, str]:
 def live(by: str) -> Suite:
     """End to end on private clusters."""
     spread = () if by else ("-n", str(CLUSTERS), *_BY_FILE)
-    return Suite("live", "slurm", spread, (*by.split(), sys.executable, "-m"))
+    return Suite("live", "slurm" + _NOT_THOROUGH, spread, (*by.split(), sys.executable, "-m"))
 
 
-def every(by: str = "") -> list[Suite]:
+def every(by: str = "", thorough: bool = False) -> list[Suite]:
     """All suites, in their order."""
-    return [units(), trainings(), live(by)]
+    suites = [units(), trainings(), live(by)]
+    return [suite.with_thorough() for suite in suites] if thorough else suites
 
 
 def run(suites: list[Suite], options: list[str]) -> int:
@@ -134,10 +140,11 @@ def _again(suite: Suite, code: int, options: list[str]) -> int:
 def main(words: list[str] | None = None) -> int:
     """Run what the command line names; everything by default."""
     parser = argparse.ArgumentParser(description="Run the tests; see the module's docstring.", allow_abbrev=False)
+    parser.add_argument("--thorough", action="store_true", help="also what is marked so")
     parser.add_argument("--only", choices=[suite.name for suite in every()], help="default: all")
     parser.add_argument("--by", default="", metavar="COMMAND", help="run the live tests by this command")
     known, options = parser.parse_known_args(words)
-    return run([suite for suite in every(known.by) if known.only in (None, suite.name)], options)
+    return run([suite for suite in every(known.by, known.thorough) if known.only in (None, suite.name)], options)
 
 
 if __name__ == "__main__":
