@@ -37,8 +37,9 @@ local KEY_ORDER = { "model", "batch", "steps", "gpus", "nodes", "mix", "graph", 
     "lease", "asked", "needs", "key" }
 local SCHEDULERS = { "lease", "asked" } -- keys that no user writes
 -- Only what srun takes empty for unset. An empty SLURM_NTASKS is an error to it, and no variable can be removed here:
--- the task counts are the TaskProlog's part.
-local STALE = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET" }
+-- the task counts are the TaskProlog's part. The step is that of a shell of srun's which sbatch was called in: with its
+-- number the batch script would pass for a task of a step.
+local STALE = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_STEP_ID" }
 
 -- ------------------------------------------------------------------------------------------------ reading the comment
 -- The same grammar as slurm_hadar/comment/; a test compares the two.
@@ -294,18 +295,18 @@ end
 -- ------------------------------------------------------------------------------------------------- GPUs without types
 
 -- "gres:gpu:v100:2,gres:gpu:k80:1" -> "gres:gpu:3", and its types go into seen, in order. Other resources stay as
--- they are. Slurm writes gres: up to 22.05 and gres/ after it.
+-- they are. Slurm writes gres: up to 22.05 and gres/ after it, and then = before the count of what is asked per task.
 local function untype(text, seen)
     if #text > MOST_BYTES then return text end -- nobody means that: leave it to Slurm
-    local parts, total, place, slash = {}, 0, nil, nil
+    local parts, total, place, slash, sign = {}, 0, nil, nil, nil
     for part in (text .. ","):gmatch("([^,]*),") do
         local separator, rest = part:match("^gres([:/])gpu(.*)$")
         if not separator then rest = part:match("^gpu(.*)$") end
-        if rest and (rest == "" or rest:sub(1, 1) == ":") then
-            local kind, count = rest:match("^:([^:]*):(%d+)$")
+        if rest and (rest == "" or rest:find("^[:=]")) then
+            local kind, before, count = rest:match("^:([^:=]*)([:=])(%d+)$")
             if not kind then
-                count = rest:match("^:(%d+)$")
-                kind = not count and rest:match("^:([^:]+)$") or nil
+                before, count = rest:match("^([:=])(%d+)$")
+                kind = not count and rest:match("^:([^:=]+)$") or nil
                 if rest ~= "" and not count and not kind then return text end -- a form not known: leave it to Slurm
             end
             if kind and not seen[kind] then
@@ -316,14 +317,14 @@ local function untype(text, seen)
             if not place then
                 place = #parts + 1
                 parts[place] = ""
-                slash = separator
+                slash, sign = separator, before
             end
         else
             parts[#parts + 1] = part
         end
     end
     if not place then return text end
-    parts[place] = (slash and "gres" .. slash or "") .. "gpu:" .. total
+    parts[place] = (slash and "gres" .. slash or "") .. "gpu" .. (sign or ":") .. total
     return table.concat(parts, ",")
 end
 
@@ -396,7 +397,10 @@ function hadar_gpu_types(path, found, depth)
             return nil
         elseif lower:find("^%s*nodename=") then
             local gres = line:match("[%s][Gg][Rr][Ee][Ss]=(%S+)") or ""
-            for kind in gres:gsub("[\"']", ""):gmatch("gpu:([A-Za-z][^:,(]*)") do found[kind] = true end
+            for rest in gres:gsub("[\"']", ""):gmatch("gpu:([^,(]+)") do
+                local kind = rest:match("^([^:]+):") or (not is_number_up_to(rest, 9) and rest) -- 3090:4 has a type, 4 none
+                if kind then found[kind] = true end
+            end
         end
     end
     return found
@@ -457,6 +461,8 @@ local function submit(job)
         end
         local per_task = environment["SLURM_GPUS_PER_TASK"]
         if per_task then environment["SLURM_GPUS_PER_TASK"] = per_task:sub(-9):match("%d+$") or "1" end
+        local tres = environment["SLURM_TRES_PER_TASK"]
+        if tres then environment["SLURM_TRES_PER_TASK"] = untype(tres, {}) end
         environment["HADAR_MANAGED"] = "1"
     end
     return true

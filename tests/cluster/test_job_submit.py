@@ -27,6 +27,9 @@ MAC = "0123456789abcdef" * 2
         ("tres_per_node", "gres:shard:4,gres:gpu:v100:2", "gres:shard:4,gres:gpu:2", "v100"),
         ("tres_per_job", "gres:gpu:p100:4", "gres:gpu:4", "p100"),
         ("tres_per_task", "gres:gpu:p100:1", "gres:gpu:1", "p100"),
+        ("tres_per_task", "gres/gpu:p100=2", "gres/gpu=2", "p100"),
+        ("tres_per_task", "cpu=4,gres/gpu:p100=2", "cpu=4,gres/gpu=2", "p100"),
+        ("tres_per_task", "gres/gpu=2", "gres/gpu=2", ""),
         ("tres_per_node", "gres:gpu:2", "gres:gpu:2", ""),
         ("tres_per_node", "gres:gpuish:2", "gres:gpuish:2", ""),
         ("tres_per_node", "gres:gpu:v100:2:odd", "gres:gpu:v100:2:odd", ""),
@@ -67,13 +70,24 @@ def test_gpus_of_a_single_node_are_counted_per_node(lua: Any, nodes: tuple[int, 
 
 
 def test_environment_is_cleaned_and_marked(lua: Any) -> None:
-    """Stale GPU counts are emptied, task counts (which srun refuses empty) and other variables are kept."""
+    """Stale GPU counts, and the step that sbatch was called in, are emptied; task counts (which srun refuses empty) and
+    other variables are kept."""
     kept = {"SLURM_NTASKS": "4", "HOME": "/home/x"}
-    environment = {**kept, "SLURM_GPUS": "v100:4", "SLURM_GPUS_PER_TASK": "v100:2"}
+    environment = {**kept, "SLURM_GPUS": "v100:4", "SLURM_GPUS_PER_TASK": "v100:2", "SLURM_STEP_ID": "0"}
 
     answer = lua.call("submit", **submitted_job(comment="hadar:", environment=environment))
 
-    assert answer.environment == {**kept, "SLURM_GPUS": "", "SLURM_GPUS_PER_TASK": "2", "HADAR_MANAGED": "1"}
+    emptied = {"SLURM_GPUS": "", "SLURM_STEP_ID": ""}
+    assert answer.environment == {**kept, **emptied, "SLURM_GPUS_PER_TASK": "2", "HADAR_MANAGED": "1"}
+
+
+def test_what_srun_is_to_give_each_task_has_no_type(lua: Any) -> None:
+    """From 23.11 on sbatch keeps that in a variable of its own: with a type, srun fails on any other."""
+    environment = {"SLURM_TRES_PER_TASK": "cpu=4,gres/gpu:v100=2"}
+
+    answer = lua.call("submit", **submitted_job(comment="hadar:", environment=environment))
+
+    assert answer.environment == {"SLURM_TRES_PER_TASK": "cpu=4,gres/gpu=2", "HADAR_MANAGED": "1"}
 
 
 def test_other_jobs_pass_untouched(lua: Any) -> None:
@@ -271,6 +285,7 @@ NodeName=DEFAULT Gres=gpu:p100:4
 NodeName=a[1-4] CPUs=8 \\
     Gres=gpu:v100:4,gpu:k80:2(S:0),mps:100
 NodeName=b1 Gres=gpu:4
+NodeName=e1 Gres=gpu:3090:4(S:0-1),gpu:1080ti
 # NodeName=c1 Gres=gpu:none:1
 Include {include}
 """
@@ -292,12 +307,13 @@ def _types(make_lua: Callable[..., Any], conf: Path) -> Any:
     ("comment_", "gres", "said"),
     [
         ("hadar:types=v100+k80", "gpu:1", []),
+        ("hadar:types=3090", "gpu:1080ti:1", []),
         ("hadar:types=h100", "gpu:1",
-         ["hadar: no node here has GPU type h100, so this job waits until one has; there are: a100, k80, p100, v100"]),
+         ["hadar: no node here has GPU type h100, so this job waits until one has; there are: 1080ti, 3090, a100, k80, p100, v100"]),
         ("hadar:types=h100+v100", "gpu:1",
-         ["hadar: no node here has GPU type h100, which types= names; there are: a100, k80, p100, v100"]),
+         ["hadar: no node here has GPU type h100, which types= names; there are: 1080ti, 3090, a100, k80, p100, v100"]),
         ("hadar:", "gpu:b200:1",
-         ["hadar: no node here has GPU type b200, which prefer= names; there are: a100, k80, p100, v100"]),
+         ["hadar: no node here has GPU type b200, which prefer= names; there are: 1080ti, 3090, a100, k80, p100, v100"]),
         ("hadar:pin=yes,types=h100", "gpu:1", []),
         ("mine", "gpu:b200:1", []),
     ],

@@ -34,7 +34,11 @@ def cluster() -> Iterator[PrivateCluster]:
 
 
 def _submit(cluster: PrivateCluster, script: str, *options: str) -> str:
-    argv = ["sbatch", "--parsable", "-o", f"{cluster.directory}/log/job-%j.out", *options]
+    return _submit_in(cluster, [], script, *options)
+
+
+def _submit_in(cluster: PrivateCluster, step: list[str], script: str, *options: str) -> str:
+    argv = [*step, "sbatch", "--parsable", "-o", f"{cluster.directory}/log/job-%j.out", *options]
     return cluster.run(argv, input="#!/bin/bash\n" + script).stdout.strip()
 
 
@@ -67,6 +71,27 @@ def test_typed_job_is_made_steerable_and_moves(cluster: PrivateCluster, poll: Ca
     assert said["SLURM_NTASKS"] == "2" and said["SLURM_GPUS_ON_NODE"] == "3"
     text = (cluster.directory / "log" / f"job-{job}.out").read_text()
     assert {"task=0/2/k80-1", "task=1/2/v100-1"} == set(re.findall(r"task=\S+", text))
+
+
+def test_a_job_submitted_from_a_step_is_no_task_of_it(cluster: PrivateCluster, poll: Callable[..., str]) -> None:
+    """As from a shell of srun --pty: its task counts follow its place all the same."""
+    job = _submit_in(cluster, ["srun", "-n1"], "/usr/bin/env", "--gpus=1", "-N1", "-n1", "--hold", "--comment=hadar:")
+    place = f"update JobId={job} TresPerNode=gres:gpu:1 NumNodes=2-2 NumTasks=2 NumCPUs=2 NodeList=v100-1,k80-1"
+    cluster.run(["scontrol"], input=f"{place} StartTime=now\nrelease {job}\n")
+
+    said = _wait_output(cluster, job, poll)
+
+    assert said["SLURM_NTASKS"] == "2" and not said.get("SLURM_STEP_ID")
+
+
+def test_gpus_for_each_task_are_had_of_another_type(cluster: PrivateCluster, poll: Callable[..., str]) -> None:
+    """With as many GPUs, and srun in the script asks for no type either."""
+    options = ["--gpus-per-task=v100:2", "-n1", "--hold", "--comment=hadar:"]
+    job = _submit(cluster, "srun /bin/sh -c 'echo gpus=$CUDA_VISIBLE_DEVICES'", *options)
+    assert _show(cluster, job)["Comment"] == "hadar:prefer=v100"
+    cluster.run(["scontrol"], input=f"update JobId={job} NodeList=k80-1 StartTime=now\nrelease {job}\n")
+
+    assert _wait_output(cluster, job, poll)["gpus"] == "0,1"
 
 
 def test_a_site_s_own_script_loads_ours(cluster: PrivateCluster) -> None:
