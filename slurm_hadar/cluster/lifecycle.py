@@ -91,8 +91,7 @@ def _clear_stale(directory: Path) -> None:
         if state["state"] == "ready" and any(p.daemon for p in processes.of_cluster(directory)):
             raise ClusterError(f"a cluster already runs in {directory}; take it down with: hadar cluster down")
     processes.stop_all(directory)
-    place.wipe(directory)
-    directory.mkdir(exist_ok=True)
+    place.clear(directory)
 
 
 def _state(

@@ -20,6 +20,7 @@ from slurm_hadar.scratch import LONGEST_PATH
 __all__ = [
     "STATE_FILE",
     "check_directory",
+    "clear",
     "default_directory",
     "locked",
     "make_folders",
@@ -91,7 +92,6 @@ def locked(directory: Path, *, create: bool) -> Iterator[None]:
     try:
         if create:
             directory.mkdir(parents=True, exist_ok=True)
-            directory.chmod(0o755)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise ClusterError(f"{directory}: {error.strerror}; choose another folder with --dir") from None
@@ -108,7 +108,8 @@ def locked(directory: Path, *, create: bool) -> Iterator[None]:
 
 
 def refuse_foreign(directory: Path) -> None:
-    """Refuse a folder that holds somebody's files: ``down`` will remove what lies there."""
+    """Refuse a folder that holds somebody's files: others may look into it from now on, and ``down`` removes what lies
+    there."""
     names = sorted(p.name for p in directory.iterdir())
     if names and STATE_FILE not in names and names != [f".{STATE_FILE}"]:
         raise ClusterError(f"{directory}: holds other files ({names[0]}); choose an empty or new folder with --dir")
@@ -126,15 +127,29 @@ def make_folders(directory: Path, node_names: Sequence[str], gpus: int) -> None:
             link.symlink_to("/dev/null")
 
 
+def clear(directory: Path) -> None:
+    """Remove what an earlier ``up`` made, and let others look into the folder. It stays as it is, since whoever has
+    locked it holds this very one. Raises ClusterError."""
+    _empty(directory)
+    try:
+        directory.chmod(0o755)
+    except OSError as error:
+        raise ClusterError(f"{directory}: {error.strerror}; choose another folder with --dir") from None
+
+
 def wipe(directory: Path) -> None:
     """Remove what ``up`` made, and the folder itself if nothing else is in it."""
+    _empty(directory)
+    with contextlib.suppress(OSError):
+        directory.rmdir()
+
+
+def _empty(directory: Path) -> None:
     for name in FOLDERS:
         # a job may have made its own spool entries unreadable; what cannot be removed shows in the rmdir below
         shutil.rmtree(directory / name, ignore_errors=True)
     for name in (f".{STATE_FILE}", STATE_FILE):
         (directory / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        directory.rmdir()
 
 
 def write_state(directory: Path, state: dict[str, Any]) -> None:

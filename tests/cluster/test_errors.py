@@ -34,13 +34,15 @@ def test_down_and_find_without_a_cluster(short_tmp: Path) -> None:
 
 
 def test_folder_with_other_files_is_never_touched(short_tmp: Path) -> None:
-    """``up`` would hand the folder to ``down``, which removes what lies there."""
+    """``up`` would hand the folder to ``down``, which removes what lies there. Nor may others look into it."""
     (short_tmp / "thesis.tex").write_text("precious")
+    short_tmp.chmod(0o700)
 
     _refused(lambda: up(ClusterSpec(directory=short_tmp)), "holds other files")
     _refused(lambda: down(directory=short_tmp), "no private cluster in")
 
     assert (short_tmp / "thesis.tex").read_text() == "precious"
+    assert short_tmp.stat().st_mode & 0o777 == 0o700
 
 
 def test_folder_that_cannot_be_written() -> None:
@@ -62,6 +64,29 @@ def test_busy_folder(short_tmp: Path) -> None:
     directory = short_tmp / "c"
     with place.locked(directory, create=True):
         _refused(lambda: up(ClusterSpec(directory=directory)), "another hadar cluster up or down")
+
+
+def test_a_start_keeps_its_folder_from_another_to_the_end(
+    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that has just been made, or cleared of what a crashed start has left; jobs of others may look into it,
+    whatever the umask of the one who starts."""
+    directory, modes = short_tmp / "c", []
+
+    def meanwhile(*_: object, **__: object) -> install.SlurmInstall:
+        modes.append(directory.stat().st_mode & 0o777)
+        _refused(lambda: up(ClusterSpec(directory=directory)), "another hadar cluster up or down is at work")
+        raise ClusterError("no Slurm here")
+
+    monkeypatch.setattr(install, "ensure", meanwhile)
+    before = os.umask(0o077)
+    try:
+        for _ in range(2):
+            _refused(lambda: up(ClusterSpec(directory=directory)), "no Slurm here")
+            (directory / "cluster.json").write_text('{"version": 1, "state": "starting"}')
+    finally:
+        os.umask(before)
+    assert modes == [0o755, 0o755]
 
 
 def test_broken_state_file_is_named(short_tmp: Path) -> None:
