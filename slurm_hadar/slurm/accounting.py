@@ -33,8 +33,8 @@ _STATE = re.compile(r"[A-Z_]+(?: by \d+)?\+?")
 
 @dataclass(frozen=True, slots=True)
 class AccountedJob:
-    """One job, all its runs together. Times are epoch seconds as Slurm's local time reads as UTC; only differences
-    count. ``gpus`` maps types to counts; the type is "" where only a number was recorded. What was asked for: on how
+    """One job, all its runs together. Times are epoch seconds; what is written without an offset counts as local
+    time of this host. ``gpus`` maps types to counts; the type is "" where only a number was recorded. What was asked for: on how
     many nodes (``asked_nodes``) and GPUs of which type (``asked_type``; "" = any), for how long at most (``limit_s``,
     infinite = without a limit); None where nothing was recorded. ``several``: its runs in order, where there were
     several; GPUs and nodes of the job are those of the last."""
@@ -254,10 +254,9 @@ def _time(text: str, where: str, field: str) -> float | None:
     if text.isdecimal():
         return float(text)
     try:
-        when = dt.datetime.fromisoformat(text)
-    except ValueError:
+        return dt.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
         raise SlurmParseError(f"{where}: {field} must be a time such as 2026-11-20T18:00:00, not {text!r}") from None
-    return (when if when.tzinfo else when.replace(tzinfo=dt.UTC)).timestamp()
 
 
 def _number(text: str, where: str, field: str) -> float:

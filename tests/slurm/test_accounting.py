@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -113,3 +114,31 @@ def test_a_line_end_in_a_name_of_an_export() -> None:
     found = parse_accounting(text(line("7", JobName="new\nline"), line("8", JobName="a|b"), line("9")))
 
     assert [(j.job_id, j.name) for j in found] == [("7", "new\nline"), ("8", "a|b"), ("9", "")]
+
+
+@pytest.mark.parametrize(
+    ("forms", "moment"),
+    [
+        (("2026-11-01T11:00:00", "2026-11-01T11:00:00-05:00", "1793548800"), 1793548800.0),
+        (("2026-07-01T12:00:00", "2026-07-01T12:00:00-04:00", "1782921600"), 1782921600.0),
+    ],
+)
+def test_times_are_epoch_seconds_however_they_are_written(
+    monkeypatch: pytest.MonkeyPatch, forms: tuple[str, ...], moment: float
+) -> None:
+    """As sacct writes them by itself, local time, in winter and in summer; with an offset; as the controller asks for
+    them."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        found = parse_accounting(text(*(line(str(n), Submit=form) for n, form in enumerate(forms, 1))))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert [job.submit for job in found] == [moment] * 3
+
+
+def test_times_that_no_calendar_has_are_named() -> None:
+    for when in ("0001-01-01T00:00:00", "10000-01-01T00:00:00"):
+        with pytest.raises(SlurmParseError, match="Submit must be a time such as"):
+            parse_accounting(text(line(Submit=when)))

@@ -14,12 +14,7 @@ from slurm_hadar.cli.common import cell, config_options, console, json_option, o
 from slurm_hadar.cli.studies.replay import accounting_text, since_epoch
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config
-from slurm_hadar.controller.prediction.past_jobs import (
-    accounting_time,
-    history_of_accounting,
-    history_of_journal,
-    submission_of,
-)
+from slurm_hadar.controller.prediction.past_jobs import history_of_accounting, history_of_journal, submission_of
 from slurm_hadar.controller.state_dir import PREDICTOR, state_dir
 from slurm_hadar.controller.words import clock, plain
 from slurm_hadar.errors import HadarError, PredictionError, SlurmError, TraceError
@@ -264,7 +259,7 @@ def _show(config: Config, job_id: str, as_json: bool) -> int:
     if job is None:
         raise HadarError(f"job {job_id} is not in the queue; is the id right (array tasks: 123_4)?")
     estimator = Estimator(reference())
-    asked = submission_of(job, estimator, stored.version.gpu_types, accounting_time(job.submit or state.time))
+    asked = submission_of(job, estimator, stored.version.gpu_types, job.submit or state.time)
     found = stored.predictor.predict(asked, Past(stored.history))
     if found is None:
         raise HadarError("the stored predictor has no history to answer from; train anew with hadar predict --train")

@@ -6,7 +6,7 @@ import logging
 from dataclasses import asdict, dataclass, fields
 
 from slurm_hadar.controller.journal import JobRecord
-from slurm_hadar.controller.prediction.past_jobs import accounting_time, submission_of
+from slurm_hadar.controller.prediction.past_jobs import submission_of
 from slurm_hadar.errors import PredictionError, SlurmError
 from slurm_hadar.predict.features import Past
 from slurm_hadar.predict.store import Stored, VersionStore
@@ -114,7 +114,7 @@ class Forecaster:
 
     def _ask(self, stored: Stored, job: SlurmJob, submit: float) -> Forecast | None:
         try:
-            asked = submission_of(job, self._estimator, stored.version.gpu_types, accounting_time(submit))
+            asked = submission_of(job, self._estimator, stored.version.gpu_types, submit)
         except SlurmError:  # it asks for no GPUs
             return None
         found = stored.predictor.predict(asked, self._past)

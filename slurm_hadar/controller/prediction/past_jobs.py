@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,7 +15,7 @@ from slurm_hadar.slurm.accounting import AccountedJob
 from slurm_hadar.slurm.state import SlurmJob
 from slurm_hadar.throughput.estimator import Estimator
 
-__all__ = ["accounting_time", "history_of_accounting", "history_of_journal", "submission_of"]
+__all__ = ["history_of_accounting", "history_of_journal", "submission_of"]
 
 _OVER = {"COMPLETED": JobState.DONE}
 _GOES_ON = ("REQUEUED", "RESIZING")  # in one of these a record is of a run that is over, not of a job that is
@@ -83,11 +82,10 @@ def history_of_journal(
         speeds = estimator.speeds(record.model, record.batch, record.workers, gpu_types)
         best = _best(speeds)
         steps = sum(s * (speeds[t].steps_per_s if t in speeds else best) for t, s in record.ran_s.items())
-        submit, end = accounting_time(record.arrival), accounting_time(record.ended)
         found.append(
             HistoryJob(
                 record.job_id,
-                submit,
+                record.arrival,
                 record.user,
                 record.name,
                 record.workers,
@@ -95,7 +93,7 @@ def history_of_journal(
                 record.model,
                 record.batch,
                 steps_per_s=best,
-                end=max(submit, end),
+                end=max(record.arrival, record.ended),
                 steps=steps,
                 state=_OVER.get(record.final, JobState.FAILED),
             )
@@ -103,14 +101,8 @@ def history_of_journal(
     return tuple(found), _assumptions(found, 0, left_out)
 
 
-def accounting_time(moment: float) -> float:
-    """An epoch time as sacct's text shows it: local time that reads as UTC. It is the clock of all histories here."""
-    offset = dt.datetime.fromtimestamp(moment).astimezone().utcoffset()
-    return moment + (offset.total_seconds() if offset is not None else 0.0)
-
-
 def submission_of(job: SlurmJob, estimator: Estimator, gpu_types: Sequence[str], submit: float) -> Submission:
-    """A job of the queue, submitted at ``submit`` on the history's clock. Raises SlurmError for one without GPUs."""
+    """A job of the queue, submitted at ``submit`` (epoch seconds). Raises SlurmError for one without GPUs."""
     comment, _ = read(job.comment)
     gpus = gpus_asked(job) or sum(request.count for request in job.gpus)
     if gpus < 1:

@@ -24,6 +24,7 @@ from slurm_hadar.model import Job, JobState, Plan, Tier, Wait
 from slurm_hadar.policies.base import Policy
 from slurm_hadar.predict.evaluate import Training
 from slurm_hadar.predict.history import HistoryJob
+from slurm_hadar.predict.predictors import GroupMean
 from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 from slurm_hadar.throughput.estimator import Estimator
@@ -119,6 +120,21 @@ def test_only_who_says_nothing_is_predicted(desk: Desk) -> None:
     assert seen[reports].predicted_steps is None and seen[reports].total_steps == 900
     assert seen[pinned].predicted_steps is None and desk.forecast(pinned) is None
     assert desk.journal.job(reports).reported and not desk.journal.job(stated).reported
+
+
+def test_a_job_is_asked_about_on_the_clock_of_the_accounts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In epoch seconds, wherever the host is: else its group would have ended hours before or after it did."""
+    desk.add(100.0)
+    job, asked = desk.slurm.submit(1, "hadar:", name="train"), list[float]()
+    monkeypatch.setattr(GroupMean, "predict", lambda _self, submission, _past: asked.append(submission.submit))
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        desk.round()
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert asked == [j.submit for j in desk.slurm.read_jobs() if j.job_id == job]
 
 
 def test_asked_once_per_version(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
