@@ -107,6 +107,8 @@ class Service(LoopCallbacks):
             self._assembly.trainer.stop()
         # out of cron nobody else waits for them
         self._hooks.close(self._config.hooks.timeout_s if self._once else _HOOKS_END_S)
+        if self._once:
+            self._tell_figures()  # with those that have ended since the round
         self._audit.write([{"event": "stop", **self._who(), "why": self._end}])
         self._audit.close()
         self._assembly.__exit__()

@@ -124,6 +124,17 @@ class TestMetrics:
         assert file.stat().st_mode & 0o777 == 0o644
         assert [p.name for p in tmp_path.glob("hadar.prom*")] == ["hadar.prom"]
 
+    def test_the_hooks_of_a_round_out_of_cron_are_counted(self, site: Site, tmp_path: Path) -> None:
+        """They end after the round has been told of."""
+        file, script = tmp_path / "hadar.prom", tmp_path / "hook.sh"
+        script.write_text(f"#!/bin/sh\nuntil [ -e {file} ]; do sleep 0.05; done\nexit 3\n")
+        script.chmod(0o755)
+        job = site.slurm.submit(gpus=2, comment=f"{MODEL},lose=yes")
+        site.slurm.start(job, "k80-1")
+        with site.service(f"metrics.textfile={file}", f"hooks.moved={script}", once=True) as service:
+            assert service.round().record.moves == 1
+        assert 'hadar_hook_runs_total{result="failed"} 1.0' in file.read_text()
+
     def test_a_file_that_is_not_ours_or_cannot_be_written(self, site: Site, tmp_path: Path) -> None:
         """Counters begin at 0; a directory that is not there costs a line, not the round."""
         file = tmp_path / "hadar.prom"
