@@ -31,7 +31,7 @@ _FILES_S = 60.0  # a shared file system may show what a job wrote only so long a
 _POLL_S = 0.2
 _GONE = "GONE"
 _RESULT = re.compile(r"result-(\d{1,9})-(\d{1,9})\.pickle")
-_SCRIPT_OPTIONS = ("array", "wrap", "comment", "gres")
+_NOT_TAKEN = ("array", "wrap", "comment", "gres", "wait", "test_only")  # all have another way here, or none
 
 
 def submit(
@@ -59,11 +59,12 @@ def submit(
     steps, model, batch: what the scheduler may know of the training, as in the job's comment.
     comment: further keys of the comment, such as ``{"types": ["v100", "a100"], "mem": "32g", "retry": 2}``.
     folder: a directory that the nodes see too; files go to ``.hadar`` in it, which only this user may enter.
-    options: sbatch's, such as ``time="2:00:00"``, ``cpus_per_task=4``, ``mem="16G"``, ``job_name="x"``.
+    options: sbatch's, such as ``time="2:00:00"``, ``cpus_per_task=4``, ``mem="16G"``, ``job_name="x"``; not ``wait``,
+        for which there is :meth:`Job.result`, ``test_only`` or ``array``.
 
     Raises CommentError, SlurmError in sbatch's words, and HadarError where the function cannot be pickled.
     """
-    if wrong := sorted(set(options) & set(_SCRIPT_OPTIONS)):
+    if wrong := sorted(set(options) & set(_NOT_TAKEN)):
         raise HadarError(f"{wrong[0]} cannot be given to slurm_hadar.submit; see its documentation for what can")
     known = {"steps": steps, "model": model, "batch": batch, **(comment or {})}
     words = [*as_options(options), f"--comment={compose(known)}"]

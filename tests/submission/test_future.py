@@ -250,8 +250,9 @@ def test_what_is_refused(slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
         slurm_hadar.submit(add, comment={"mem": "x"})
     with pytest.raises(CommentError, match="gpus=-1"):
         slurm_hadar.submit(add, gpus=-1)
-    with pytest.raises(HadarError, match="array cannot be given"):
-        slurm_hadar.submit(add, array="1-3")
+    for option in ({"array": "1-3"}, {"wait": True}, {"test_only": True}):
+        with pytest.raises(HadarError, match=f"{next(iter(option))} cannot be given"):
+            slurm_hadar.submit(add, **option)
     with pytest.raises(HadarError, match="cannot be pickled"):
         slurm_hadar.submit(add, threading.Lock())
     monkeypatch.setattr(future, "pickler", lambda: pickle)
