@@ -6,11 +6,14 @@ Only where one of them says ``--overlap`` do both run. So its owner is told in o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from slurm_hadar.procstat import stat_of
 
 __all__ = ["around", "twice", "watched_path"]
 
@@ -38,10 +41,25 @@ def around(options: Sequence[str], environ: Mapping[str, str]) -> str | None:
     step = environ.get("SLURM_STEP_ID", "")
     if not step.isdecimal() or int(step) >= _LEAST_SPECIAL or "--overlap" in options or environ.get("SLURM_OVERLAP"):
         return None
+    if _in_batch_script():  # which was submitted from a step, as from a shell of srun --pty, and has its variables
+        return None
     return (
         f"hadar-srun is started inside step {environ.get('SLURM_JOB_ID', '?')}.{step} of an srun: unless that one says "
         "--overlap, the step that hadar-srun starts waits for it for ever. Leave the srun before hadar-srun out"
     )
+
+
+def _in_batch_script() -> bool:
+    """Whether slurmstepd has started this as part of a batch script, as the nearest one above says; False where that
+    cannot be seen."""
+    pid = os.getpid()
+    with contextlib.suppress(OSError):
+        while pid > 1:
+            title = Path(f"/proc/{pid}/cmdline").read_bytes()
+            if title.startswith(b"slurmstepd: ["):
+                return title.partition(b"]")[0].endswith(b".batch")
+            pid = stat_of(pid).parent
+    return False
 
 
 def watched_path(directory: Path, environ: Mapping[str, str]) -> str | None:

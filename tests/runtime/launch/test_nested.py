@@ -42,6 +42,20 @@ def test_around(environ: dict[str, str], options: list[str], told: bool) -> None
     assert (nested.around(options, environ) is not None) is told
 
 
+@pytest.mark.parametrize(("step", "told"), [("8.batch", False), ("8.0", True)])
+def test_a_batch_script_that_was_submitted_from_a_step_is_none(step: str, told: bool) -> None:
+    """It has the variables of that step; slurmstepd knows better."""
+    code = "import os; from slurm_hadar.runtime.launch import nested; print(nested.around([], os.environ) is not None)"
+    script = f'exec -a "slurmstepd: [{step}]   " sh -c \'"$0" -c "$1"; :\' "$0" "$1"'
+    words = ["bash", "-c", script, sys.executable, code]
+
+    done = subprocess.run(
+        words, env={**os.environ, "SLURM_STEP_ID": "0"}, capture_output=True, text=True, check=True
+    )
+
+    assert done.stdout == f"{told}\n"
+
+
 @pytest.mark.parametrize(
     ("script", "environ", "lines"),
     [
