@@ -12,7 +12,8 @@ What it does to a batch job with a hadar: comment:
   * --gpus=N on exactly one node becomes N GPUs per node, which leaves no stale count behind when the job is moved;
   * requeue is switched on;
   * GPU counts that sbatch froze into the job's environment are emptied (per task: made untyped), and HADAR_MANAGED=1
-    tells the TaskProlog to put the task counts right;
+    tells the TaskProlog to put the task counts right, HADAR_NO_TASKS=1 to drop them: the job has asked for none, and has
+    only inherited those of the one that it was submitted from;
   * with LEASE_S above 0 it does not start before that many seconds have passed, so that the controller sees it first;
     with types= or mem= in its comment it waits TYPES_LEASE_S at least: Slurm itself would start it on any GPU type;
   * GPU types that no node of slurm.conf has are told of;
@@ -432,6 +433,17 @@ local function warn_of_types(found, wished)
     end
 end
 
+-- Slurm's marks for "none" are the largest numbers.
+local function asks_for_tasks(job)
+    local total = tonumber(job.num_tasks) or 0
+    if total > 0 and total < 4294967294 then return true end
+    for _, field in ipairs({ "ntasks_per_node", "ntasks_per_socket" }) do -- which 24.11 does not add up
+        local each = tonumber(job[field]) or 0
+        if each > 0 and each < 65534 then return true end
+    end
+    return false
+end
+
 local function submit(job)
     local environment = job.environment
     if not is_ours(job.comment) then
@@ -464,6 +476,8 @@ local function submit(job)
         local tres = environment["SLURM_TRES_PER_TASK"]
         if tres then environment["SLURM_TRES_PER_TASK"] = untype(tres, {}) end
         environment["HADAR_MANAGED"] = "1"
+        local inherited = environment["SLURM_NTASKS"] and not asks_for_tasks(job)
+        if inherited or environment["HADAR_NO_TASKS"] then environment["HADAR_NO_TASKS"] = inherited and "1" or "" end
     end
     return true
 end

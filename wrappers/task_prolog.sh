@@ -6,17 +6,20 @@
 [ "$HADAR_MANAGED" = 1 ] || exit 0
 
 # sbatch froze the numbers of the request into the environment. After a move they contradict the allocation, and an
-# srun in the script fails or uses too few GPUs. Tasks of a step were started by srun, whose numbers are right.
-if [ -z "$SLURM_STEP_ID" ]; then
+# srun in the script fails or uses too few GPUs. Tasks of a step were started by srun, whose numbers are right. The batch
+# script has no step, or, in 26.05, step -5.
+if [ -z "${SLURM_STEP_ID%%-*}" ]; then
     echo "unset SLURM_GPUS"
     echo "unset SLURM_GPUS_PER_NODE"
     echo "unset SLURM_GPUS_PER_SOCKET"
     echo "unset SLURM_NTASKS_PER_NODE"
     echo "unset SLURM_NTASKS_PER_SOCKET"
-    # a job that asked for tasks gets the number its allocation has now: the sum of "2(x3),1"
+    # a job that asked for tasks gets the number its allocation has now: the sum of "2(x3),1"; one that has only inherited
+    # a number gets none, since Slurm may count its CPUs there
     if [ -n "$SLURM_NTASKS" ]; then
         tasks=0
         rest="$SLURM_TASKS_PER_NODE,"
+        [ "$HADAR_NO_TASKS" != 1 ] || rest=
         while [ -n "$rest" ]; do
             group=${rest%%,*}
             rest=${rest#*,}
@@ -35,6 +38,8 @@ if [ -z "$SLURM_STEP_ID" ]; then
         fi
     fi
 fi
+
+[ -z "$HADAR_NO_TASKS" ] || echo "unset HADAR_NO_TASKS" # it is not for jobs that are submitted from this one
 
 # where the controller listens for reports
 if [ -z "$HADAR_CHANNEL" ]; then

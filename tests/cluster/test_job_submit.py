@@ -75,10 +75,23 @@ def test_environment_is_cleaned_and_marked(lua: Any) -> None:
     kept = {"SLURM_NTASKS": "4", "HOME": "/home/x"}
     environment = {**kept, "SLURM_GPUS": "v100:4", "SLURM_GPUS_PER_TASK": "v100:2", "SLURM_STEP_ID": "0"}
 
-    answer = lua.call("submit", **submitted_job(comment="hadar:", environment=environment))
+    answer = lua.call("submit", **submitted_job(comment="hadar:", environment=environment, num_tasks=4))
 
     emptied = {"SLURM_GPUS": "", "SLURM_STEP_ID": ""}
     assert answer.environment == {**kept, **emptied, "SLURM_GPUS_PER_TASK": "2", "HADAR_MANAGED": "1"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "own"), [({}, False), ({"num_tasks": 2}, True), ({"num_tasks": UNSET, "ntasks_per_node": 2}, True)]
+)
+def test_a_task_count_that_is_not_the_jobs_own_is_marked(lua: Any, asked: dict[str, int], own: bool) -> None:
+    """sbatch has passed on that of the job which it was called in, and it may itself have been marked."""
+    none = {"num_tasks": UNSET, "ntasks_per_node": 65534, "ntasks_per_socket": 65534}
+    environment = {"SLURM_NTASKS": "1", "HADAR_NO_TASKS": "1"}
+
+    answer = lua.call("submit", **submitted_job(comment="hadar:", environment=environment, **{**none, **asked}))
+
+    assert answer.environment["HADAR_NO_TASKS"] == ("" if own else "1") and answer.environment["SLURM_NTASKS"] == "1"
 
 
 def test_what_srun_is_to_give_each_task_has_no_type(lua: Any) -> None:

@@ -67,7 +67,7 @@ def test_typed_job_is_made_steerable_and_moves(cluster: PrivateCluster, poll: Ca
     cluster.run(["scontrol"], input=f"{place} StartTime=now\nrelease {job}\n")
 
     said = _wait_output(cluster, job, poll)
-    assert said["HADAR_MANAGED"] == "1" and not said.get("SLURM_GPUS")  # 26.05 keeps it, empty
+    assert said["HADAR_MANAGED"] == "1" and "SLURM_GPUS" not in said
     assert said["SLURM_NTASKS"] == "2" and said["SLURM_GPUS_ON_NODE"] == "3"
     text = (cluster.directory / "log" / f"job-{job}.out").read_text()
     assert {"task=0/2/k80-1", "task=1/2/v100-1"} == set(re.findall(r"task=\S+", text))
@@ -81,7 +81,17 @@ def test_a_job_submitted_from_a_step_is_no_task_of_it(cluster: PrivateCluster, p
 
     said = _wait_output(cluster, job, poll)
 
-    assert said["SLURM_NTASKS"] == "2" and not said.get("SLURM_STEP_ID")
+    assert said["SLURM_NTASKS"] == "2" and "SLURM_GPUS" not in said
+
+
+def test_a_job_of_its_own_node_starts_no_task_for_each_cpu(cluster: PrivateCluster, poll: Callable[..., str]) -> None:
+    """Where sbatch was called in a job with a task, whose number it has passed on."""
+    script = "/usr/bin/env\necho tasks=$(srun /bin/hostname | wc -l)"
+    job = _submit_in(cluster, ["srun", "-n1"], script, "--gres=gpu:1", "--exclusive", "--comment=hadar:")
+
+    said = _wait_output(cluster, job, poll)
+
+    assert said["tasks"] == "1" and "SLURM_NTASKS" not in said and "HADAR_NO_TASKS" not in said
 
 
 def test_gpus_for_each_task_are_had_of_another_type(cluster: PrivateCluster, poll: Callable[..., str]) -> None:

@@ -25,9 +25,10 @@ def test_jobs_without_the_mark_are_left_alone() -> None:
     assert _run(HADAR_MANAGED="", SLURM_NTASKS="4") == []
 
 
-def test_batch_script_loses_stale_gpu_counts() -> None:
+@pytest.mark.parametrize("step", [{}, {"SLURM_STEP_ID": ""}, {"SLURM_STEP_ID": "-5"}])  # as job_submit.lua, and 26.05
+def test_batch_script_loses_stale_gpu_counts(step: dict[str, str]) -> None:
     """The GPU counts of the request are unset before the batch script; a job without tasks gets no count."""
-    lines = _run(HADAR_MANAGED="1", SLURM_GPUS="")
+    lines = _run(HADAR_MANAGED="1", SLURM_GPUS="", **step)
 
     assert "unset SLURM_GPUS" in lines and "unset SLURM_GPUS_PER_NODE" in lines
     assert not [line for line in lines if "SLURM_NTASKS=" in line or line == "unset SLURM_NTASKS"]
@@ -49,6 +50,14 @@ def test_unreadable_allocation_unsets_the_task_count(per_node: str) -> None:
     lines = _run(HADAR_MANAGED="1", SLURM_NTASKS="8", SLURM_TASKS_PER_NODE=per_node)
 
     assert "unset SLURM_NTASKS" in lines
+    assert not [line for line in lines if line.startswith("export")]
+
+
+def test_a_task_count_that_was_inherited_is_unset() -> None:
+    """Of a job with its node for itself Slurm counts the CPUs there, and srun would start as many tasks."""
+    lines = _run(HADAR_MANAGED="1", HADAR_NO_TASKS="1", SLURM_NTASKS="1", SLURM_TASKS_PER_NODE="32")
+
+    assert {"unset SLURM_NTASKS", "unset SLURM_NPROCS", "unset HADAR_NO_TASKS"} <= set(lines)
     assert not [line for line in lines if line.startswith("export")]
 
 
