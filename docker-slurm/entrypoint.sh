@@ -28,8 +28,10 @@ keys) # one secret for munge, one for who looks at the dashboard; both stay as t
 slurmdbd)
     munge
     umask 077
-    sed "s/@PASSWORD@/${STORAGE_PASSWORD:?set it in compose.yaml}/" /opt/hadar/docker-slurm/slurmdbd.conf \
-        >/etc/slurm/slurmdbd.conf
+    { # a password may hold / and &
+        cat /opt/hadar/docker-slurm/slurmdbd.conf
+        printf 'StoragePass=%s\n' "${STORAGE_PASSWORD:?set it in compose.yaml}"
+    } >/etc/slurm/slurmdbd.conf
     chown slurm: /etc/slurm/slurmdbd.conf
     install -d -m 755 -o slurm /run/slurm
     as slurm slurmdbd -D
