@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
@@ -13,7 +14,7 @@ from slurm_hadar.joblog import say
 
 __all__ = [
     "SEP", "Ask", "JobFacts", "accounted_runs", "array_submissions", "ask", "ask_patiently", "comment_changed",
-    "job_facts",
+    "job_facts", "plain_environ",
 ]  # fmt: skip
 
 Ask = Callable[[list[str]], str | None]
@@ -104,10 +105,19 @@ def ask(command: list[str]) -> str | None:
     return answer
 
 
+def plain_environ() -> dict[str, str]:
+    """The environment for Slurm's commands, without their user's wishes: which jobs to show, and how. Submission times
+    tell jobs apart, and relative ones (``SLURM_TIME_FORMAT``) are others on the next day."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SCONTROL_"))}
+    return {**kept, "SLURM_TIME_FORMAT": "standard"}
+
+
 def _answer(command: list[str]) -> tuple[str | None, str]:
     """The output of a Slurm command, or None and why there is none."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_S, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=CALL_S, stdin=subprocess.DEVNULL, env=plain_environ()
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, str(error)
     if done.returncode:

@@ -38,6 +38,16 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
     assert done.stderr == ""
 
 
+def test_how_its_owner_wants_to_see_jobs_is_no_matter(fakes: Fakes, env: dict[str, str]) -> None:
+    """What squeue says of the job tells whose its directory is: with relative times a step on the next day would have
+    found an earlier job's there, and set the checkpoints aside. The command itself has its owner's settings."""
+    wishes = {"SLURM_TIME_FORMAT": "relative", "SQUEUE_PARTITION": "gpu"}
+    assert run({**env, **wishes}, "--", "true").returncode == 0
+    (asked,), (step,) = fakes.calls("squeue"), fakes.calls("srun")
+    assert asked["env"]["SLURM_TIME_FORMAT"] == "standard" and "SQUEUE_PARTITION" not in asked["env"]
+    assert wishes.items() <= step["env"].items()
+
+
 def test_a_graph_that_cannot_be_followed_is_one_line(fakes: Fakes, env: dict[str, str]) -> None:
     """Then srun goes by its own order, as for a job without one; on a single node nothing is asked at all."""
     fakes.install(comment="hadar:graph=gpt2/pp2")

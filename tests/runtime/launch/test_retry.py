@@ -50,6 +50,12 @@ def test_so_often_and_no_more(env: dict[str, str], tmp_path: Path) -> None:
     assert told(tmp_path) == ["requeue incomplete 77"] * 2
 
 
+def test_what_its_owner_wants_squeue_to_show_is_no_matter(env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "bin" / "squeue").write_text('#!/bin/sh\n[ -n "$SQUEUE_PARTITION" ] || echo RUNNING\n')
+    agent(env | {"SQUEUE_PARTITION": "gpu"}, "exit 3")
+    assert told(tmp_path) == ["requeue incomplete 77"]
+
+
 @pytest.mark.parametrize(
     "script",
     ["exit 0", "exit 137", "exit 143", "kill -TERM $PPID; sleep 5; exit 1", "kill -KILL $$"],
