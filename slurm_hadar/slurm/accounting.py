@@ -33,11 +33,11 @@ _STATE = re.compile(r"[A-Z_]+(?: by \d+)?\+?")
 
 @dataclass(frozen=True, slots=True)
 class AccountedJob:
-    """One job, all its runs together. Times are epoch seconds; what is written without an offset counts as local
-    time of this host. ``gpus`` maps types to counts; the type is "" where only a number was recorded. What was asked for: on how
-    many nodes (``asked_nodes``) and GPUs of which type (``asked_type``; "" = any), for how long at most (``limit_s``,
-    infinite = without a limit); None where nothing was recorded. ``several``: its runs in order, where there were
-    several; GPUs and nodes of the job are those of the last."""
+    """One job, all its runs together. Times are epoch seconds; what is written without an offset counts as local time
+    of this host. ``gpus`` maps types to counts; the type is "" where only a number was recorded. What was asked for: on
+    how many nodes (``asked_nodes``) and GPUs of which type (``asked_type``; "" = any), for how long at most
+    (``limit_s``, infinite = without a limit); None where nothing was recorded. ``several``: its runs in order, where
+    there were several; GPUs and nodes of the job are those of the last."""
 
     job_id: str
     submit: float

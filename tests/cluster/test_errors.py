@@ -66,9 +66,7 @@ def test_busy_folder(short_tmp: Path) -> None:
         _refused(lambda: up(ClusterSpec(directory=directory)), "another hadar cluster up or down")
 
 
-def test_a_start_keeps_its_folder_from_another_to_the_end(
-    short_tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_keeps_its_folder_from_another_to_the_end(short_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that has just been made, or cleared of what a crashed start has left; jobs of others may look into it,
     whatever the umask of the one who starts."""
     directory, modes = short_tmp / "c", []

@@ -304,6 +304,9 @@ Include {include}
 """
 
 
+_THERE = "there are: 1080ti, 3090, a100, k80, p100, v100"
+
+
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
     (tmp_path / "more.conf").write_text('nodename=d1 gres="gpu:a100:8"\n')
@@ -322,11 +325,11 @@ def _types(make_lua: Callable[..., Any], conf: Path) -> Any:
         ("hadar:types=v100+k80", "gpu:1", []),
         ("hadar:types=3090", "gpu:1080ti:1", []),
         ("hadar:types=h100", "gpu:1",
-         ["hadar: no node here has GPU type h100, so this job waits until one has; there are: 1080ti, 3090, a100, k80, p100, v100"]),
+         [f"hadar: no node here has GPU type h100, so this job waits until one has; {_THERE}"]),
         ("hadar:types=h100+v100", "gpu:1",
-         ["hadar: no node here has GPU type h100, which types= names; there are: 1080ti, 3090, a100, k80, p100, v100"]),
+         [f"hadar: no node here has GPU type h100, which types= names; {_THERE}"]),
         ("hadar:", "gpu:b200:1",
-         ["hadar: no node here has GPU type b200, which prefer= names; there are: 1080ti, 3090, a100, k80, p100, v100"]),
+         [f"hadar: no node here has GPU type b200, which prefer= names; {_THERE}"]),
         ("hadar:pin=yes,types=h100", "gpu:1", []),
         ("mine", "gpu:b200:1", []),
     ],

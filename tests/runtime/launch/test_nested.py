@@ -49,9 +49,7 @@ def test_a_batch_script_that_was_submitted_from_a_step_is_none(step: str, told: 
     script = f'exec -a "slurmstepd: [{step}]   " sh -c \'"$0" -c "$1"; :\' "$0" "$1"'
     words = ["bash", "-c", script, sys.executable, code]
 
-    done = subprocess.run(
-        words, env={**os.environ, "SLURM_STEP_ID": "0"}, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run(words, env={**os.environ, "SLURM_STEP_ID": "0"}, capture_output=True, text=True, check=True)
 
     assert done.stdout == f"{told}\n"
 
