@@ -107,7 +107,7 @@ def ask(command: list[str]) -> str | None:
 
 def plain_environ() -> dict[str, str]:
     """The environment for Slurm's commands, without their user's wishes: which jobs to show, and how. Submission times
-    tell jobs apart, and relative ones (``SLURM_TIME_FORMAT``) are others on the next day."""
+    tell jobs apart, and are kept between blanks: relative ones (``SLURM_TIME_FORMAT``) are others on the next day."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SCONTROL_"))}
     return {**kept, "SLURM_TIME_FORMAT": "standard"}
 

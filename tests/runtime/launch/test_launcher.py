@@ -39,8 +39,8 @@ def test_without_a_controller_it_is_srun(fakes: Fakes, env: dict[str, str]) -> N
 
 
 def test_how_its_owner_wants_to_see_jobs_is_no_matter(fakes: Fakes, env: dict[str, str]) -> None:
-    """What squeue says of the job tells whose its directory is: with relative times a step on the next day would have
-    found an earlier job's there, and set the checkpoints aside. The command itself has its owner's settings."""
+    """What squeue says of the job tells whose its directory is: times with blanks, or relative ones, would make it an
+    earlier job's in the next run. The command itself has its owner's settings."""
     wishes = {"SLURM_TIME_FORMAT": "relative", "SQUEUE_PARTITION": "gpu"}
     assert run({**env, **wishes}, "--", "true").returncode == 0
     (asked,), (step,) = fakes.calls("squeue"), fakes.calls("srun")
