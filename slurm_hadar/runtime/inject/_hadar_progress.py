@@ -38,8 +38,12 @@ class Page:
         descriptor = os.open(path, flags, 0o600)
         try:
             if create:
-                os.ftruncate(descriptor, SIZE)
+                os.write(descriptor, bytes(SIZE))  # no hole: of one that a full disk cannot fill a process dies (SIGBUS)
             self._memory = mmap.mmap(descriptor, SIZE)
+        except OSError:
+            if create:
+                os.unlink(path)  # noqa: PTH108
+            raise
         finally:
             os.close(descriptor)
         view = memoryview(self._memory)
@@ -67,7 +71,7 @@ def open_page(rank: int, world: int) -> Page | None:
     global _page
     directory = os.environ.get("HADAR_RUN_DIR")
     if _page is None and directory:
-        page = Page(os.path.join(directory, "%d.map" % os.getpid()), create=True)  # noqa: PTH118, UP031
+        page = _new_page(os.path.join(directory, "%d.map" % os.getpid()))  # noqa: PTH118, UP031
         for word in (TOTAL, SAVED_STEP, GENERATION, CONSOLIDATION, CONSOLIDATED):
             page.words[word] = -1
         for word in (SAVE_S, LOAD_S, STALL_S, CONSOLIDATE_S):
@@ -76,6 +80,18 @@ def open_page(rank: int, world: int) -> Page | None:
         page.words[MAGIC] = MAGIC_VALUE  # last: the agent reads nothing before this
         _page = page
     return _page
+
+
+def _new_page(path: str) -> Page:
+    """Emptied where there is one, of the program that this process was before an exec; what the agent writes stays."""
+    try:
+        return Page(path, create=True)
+    except FileExistsError:
+        page = Page(path)
+    page.words[MAGIC] = 0
+    for word in {*range(SIZE // 8)} - {ASKED, ANSWERED, GO_ON, PAUSE_S}:
+        page.words[word] = 0
+    return page
 
 
 def take_over(rank: int, world: int) -> Page | None:

@@ -9,6 +9,8 @@ import threading
 import time
 from typing import Any
 
+from slurm_hadar.errors import reason_of
+from slurm_hadar.joblog import say
 from slurm_hadar.runtime.inject import _hadar_progress as shared
 from slurm_hadar.runtime.progress.endings import at_once
 from slurm_hadar.runtime.workers.gang import Gang
@@ -43,7 +45,7 @@ class Link:
         # the copy that counts an unmodified script's steps, if it is in this process: hadar-srun's, which may be of an
         # older version and not know all words; those that it knows are at the same places
         counting: Any = sys.modules.get("_hadar_progress", shared)
-        self._page: Any = counting.take_over(0, gang.world) if gang.leads else None
+        self._page: Any = _page_of(counting, gang.world) if gang.leads else None
         self._resumable = resumable
         self._seen = self._go_on = 0
         self._signals = self._signals_seen = Signals.count
@@ -125,6 +127,15 @@ class Link:
     def _tell_checkpoint(self, step: int, generation: int) -> None:
         self._page.words[shared.SAVED_STEP] = step
         self._page.words[shared.GENERATION] = generation
+
+
+def _page_of(counting: Any, world: int) -> Any:
+    """None where there is no agent, and, which is said, where there is no room for the page."""
+    try:
+        return counting.take_over(0, world)
+    except OSError as error:
+        say(f"this training is not measured, and not asked to save before the job is moved: {reason_of(error)}")
+        return None
 
 
 def stand_still(link: Link, gang: Gang, seconds: float) -> None:
