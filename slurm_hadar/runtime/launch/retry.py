@@ -37,7 +37,8 @@ def claim(code: int, environ: Mapping[str, str] = os.environ) -> int:
         return 0
     if signal.sigtimedwait({signal.SIGTERM}, _HEAR_S) is not None:
         return 0
-    if _slurm("squeue", "-h", "-t", "all", "-o", "%T", "-j", _job(environ)) != (0, "RUNNING"):
+    fault, states = _slurm("squeue", "-h", "-t", "all", "-o", "%T", "-j", _job(environ))
+    if fault or {*states.split()} != {"RUNNING"}:  # of a heterogeneous job one for each part
         return 0
     directory, run = Path(environ["HADAR_JOB_DIR"]), messages.restart_count(environ)
     try:

@@ -67,7 +67,14 @@ def test_what_ends_from_outside_is_not_retried(env: dict[str, str], tmp_path: Pa
     assert told(tmp_path) == []
 
 
-@pytest.mark.parametrize("shown", ["echo CANCELLED", "echo COMPLETING", "exit 1", ":"])
+def test_a_heterogeneous_job_is_put_back_as_a_whole(env: dict[str, str], tmp_path: Path) -> None:
+    """Of one with two parts squeue has a line for each."""
+    (tmp_path / "bin" / "squeue").write_text("#!/bin/sh\necho RUNNING; echo RUNNING\n")
+
+    assert "retry 1 of 2" in agent(env, "exit 3").stderr and told(tmp_path) == ["requeue incomplete 77"]
+
+
+@pytest.mark.parametrize("shown", ["echo CANCELLED", "echo COMPLETING", "echo RUNNING; echo CANCELLED", "exit 1", ":"])
 def test_a_job_that_does_not_run_is_not_put_back(env: dict[str, str], tmp_path: Path, shown: str) -> None:
     """A cancellation may reach the command first."""
     (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\n{shown}\n")
