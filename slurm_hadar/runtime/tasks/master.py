@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import zlib
@@ -34,11 +35,12 @@ def address_of(node: str) -> str:
 
 def free_port(environ: Mapping[str, str]) -> int:
     """A port that other jobs on the node do not use: from the job id and the restart, and free on this node. From the
-    cluster's name and configuration too, since small clusters on one machine begin their ids alike."""
+    cluster's name and configuration too, since small clusters on one machine begin their ids alike; and from this
+    process, since a job may start several steps at once."""
     cluster = zlib.crc32("".join(environ.get(name, "") for name in ("SLURM_CLUSTER_NAME", "SLURM_CONF")).encode())
     job, restart = int(environ.get("SLURM_JOB_ID", "0")), messages.restart_count(environ)
     for attempt in range(50):
-        port = PORT_LOW + (cluster + job * 7 + restart * 3001 + attempt * 101) % PORT_COUNT
+        port = PORT_LOW + (cluster + job * 7 + restart * 3001 + os.getpid() * 31 + attempt * 101) % PORT_COUNT
         with socket.socket() as probe:
             try:
                 probe.bind(("", port))

@@ -48,6 +48,14 @@ def test_how_its_owner_wants_to_see_jobs_is_no_matter(fakes: Fakes, env: dict[st
     assert wishes.items() <= step["env"].items()
 
 
+def test_steps_of_one_job_meet_at_ports_of_their_own(fakes: Fakes, env: dict[str, str]) -> None:
+    """A script may start several at once, none of which has taken its port when the next one looks for one."""
+    for _ in range(2):
+        run(env, "--", "python", "train.py")
+    first, second = (call["env"]["HADAR_MASTER_PORT"] for call in fakes.calls("srun"))
+    assert first != second
+
+
 def test_a_graph_that_cannot_be_followed_is_one_line(fakes: Fakes, env: dict[str, str]) -> None:
     """Then srun goes by its own order, as for a job without one; on a single node nothing is asked at all."""
     fakes.install(comment="hadar:graph=gpt2/pp2")
