@@ -73,7 +73,7 @@ def _pack(value: Any, path: tuple[str, ...], tensors: dict[str, Any]) -> Any:
     if isinstance(value, dict):
         return {k: _pack(v, (*path, str(k)), tensors) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_pack(v, (*path, str(i)), tensors) for i, v in enumerate(value))
+        return _like(value, [_pack(v, (*path, str(i)), tensors) for i, v in enumerate(value)])
     return value
 
 
@@ -84,8 +84,13 @@ def unpack(tensors: Mapping[str, Any], plain: Any) -> Any:
             return tensors[plain[_TENSOR]]
         return {k: unpack(tensors, v) for k, v in plain.items()}
     if isinstance(plain, (list, tuple)):
-        return type(plain)(unpack(tensors, v) for v in plain)
+        return _like(plain, [unpack(tensors, v) for v in plain])
     return plain
+
+
+def _like(row: Any, entries: list[Any]) -> Any:
+    """A list or tuple of the same class, which may have names for its entries."""
+    return type(row)(*entries) if hasattr(row, "_fields") else type(row)(entries)
 
 
 def write(path: Path, tensors: Mapping[str, Any], plain: Any, header: str = "") -> None:
@@ -186,11 +191,15 @@ def _largest(values: list[Any]) -> Any:
     return functools.reduce(torch.maximum, values)
 
 
-def _mean(values: list[Any], steps: list[int]) -> Any:
-    """In fp32 at least, whatever the type of the values."""
+def _kind_of_sums(of: Any) -> Any:
+    """What is summed in: fp32 at least, whatever the type of the values."""
     import torch
 
-    kind = torch.promote_types(values[0].dtype, torch.float32)
+    return torch.float32 if of.itemsize == 1 else torch.promote_types(of, torch.float32)  # PyTorch promotes no fp8
+
+
+def _mean(values: list[Any], steps: list[int]) -> Any:
+    kind = _kind_of_sums(values[0].dtype)
     total = sum(steps)
     mean = values[0].to(kind) * (steps[0] / total)
     for value, weight in zip(values[1:], steps[1:], strict=True):
@@ -213,8 +222,9 @@ def _outer_step(tensors: dict[str, Any], parameters: set[str], old: Any, outer: 
     """Replace the mean of each parameter by a Nesterov step from the last consolidation, and note the momentum."""
     before = set(old.keys())
     for name in sorted(parameters & set(tensors) & before):
-        start = old.get_tensor(name).float()
-        gradient = start - tensors[name].float()
+        kind = _kind_of_sums(tensors[name].dtype)
+        start = old.get_tensor(name).to(kind)
+        gradient = start - tensors[name].to(kind)
         momentum = gradient
         if _OUTER + name in before:
             momentum = old.get_tensor(_OUTER + name) * outer.momentum + gradient

@@ -1,5 +1,6 @@
 """Consolidation: what becomes of each kind of tensor."""
 
+import collections
 import copy
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,40 @@ def test_the_outer_optimizer_is_nesterov(tmp_path: Path) -> None:
         torch.testing.assert_close(load(out)["model"][""]["w"].double(), reference.data, rtol=1e-5, atol=1e-5)
         assert load(out)["model"][""]["buffer"].item() == 1, "no momentum on what is no parameter"
         base = out
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(torch.tensor([0.1], dtype=torch.float64), 0.3), (torch.tensor([1 + 2j]), 3 + 5j)],
+    ids=["double precision", "complex"],
+)
+def test_the_outer_optimizer_rounds_nothing_beyond_the_weights_own_type(
+    tmp_path: Path, before: torch.Tensor, after: complex
+) -> None:
+    """By ``lr=1, momentum=0`` it is plain averaging."""
+    base = store(tmp_path / "base", {"model": {"": {"w": before}}})
+    content = {"model": {"": {"w": torch.full_like(before, after)}}}
+    offer = Source(store(tmp_path / "offer", content, ("model//w",)), 5)
+
+    weights.consolidate([offer, offer], tmp_path / "out", base, Outer(lr=1.0, momentum=0.0))
+
+    got = load(tmp_path / "out")["model"][""]["w"]
+    torch.testing.assert_close(got, torch.full_like(before, after), rtol=1e-12, atol=0)
+
+
+def test_weights_of_one_byte_are_averaged(tmp_path: Path) -> None:
+    parts = [({"model": {"": {"w": torch.tensor([v]).to(torch.float8_e4m3fn)}}}, 1) for v in (1.0, 2.0)]
+    got = merged(tmp_path, *parts)["model"][""]["w"]
+    assert (got.dtype, got.float().item()) == (torch.float8_e4m3fn, 1.5)
+
+
+def test_tuples_with_names_stay_what_they_are() -> None:
+    pair = collections.namedtuple("pair", "rate scale")  # noqa: PYI024 - as in a script
+    content = {"user": {"best": pair(0.1, torch.ones(1))}}
+
+    back = weights.unpack(*weights.pack(content))
+
+    assert type(back["user"]["best"]) is pair and back == content
 
 
 @pytest.mark.parametrize("momentum", [-0.1, 1.0])
