@@ -294,7 +294,17 @@ class Reporter:
             before, self._last = self._last, _foremost(there)
             if before is not None and before not in there:
                 self._meter.restart()  # its steps are not the other's
+        self._put_away()
         return self._last or _foremost(pages)  # where processes have numbers of their own, none is seen to be there
+
+    def _put_away(self) -> None:
+        """The pages of those who have ended before: each is an open file, and a command may start ever new trainings."""
+        ended = [] if self._last is None else [p for p, page in self._pages.items() if page.ready and _is_gone(page)]
+        for path in ended:
+            if self._pages[path] is not self._last:
+                del self._pages[path]
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
 
 def _foremost(pages: Sequence[shared.Page]) -> shared.Page | None:
@@ -306,6 +316,10 @@ def _is_there(page: shared.Page) -> bool:
         return stat_of(page.words[shared.PID]).state not in "ZX"
     except OSError:
         return False
+
+
+def _is_gone(page: shared.Page) -> bool:
+    return not Path("/proc", str(page.words[shared.PID])).exists()
 
 
 def _news(page: shared.Page) -> tuple[int, int]:

@@ -203,6 +203,42 @@ def test_a_second_training_of_the_command_is_asked_to_save(
     assert listener.of_kind("bye")[0].steps == 5
 
 
+# looks as the reporter of an agent does after each training: the steps that it tells of, and the files that it has open
+LOOKING = """
+import os, subprocess, sys
+from pathlib import Path
+from slurm_hadar.runtime.launch import own
+from slurm_hadar.runtime.reporter import Reporter
+own.token(Path(os.environ["HADAR_JOB_DIR"]))
+reporter = Reporter(Path(os.environ["HADAR_RUN_DIR"]))
+for steps in range(1, 9):
+    with subprocess.Popen([sys.executable, "-c", sys.argv[1], str(steps)], stdin=-1, stdout=-1) as training:
+        training.stdout.read(1)
+        there = reporter._make("report", reporter._page()).steps
+        training.stdin.close()
+    ended = reporter._make("report", reporter._page()).steps
+    subprocess.run([sys.executable, "-c", sys.argv[1], "99"], stdin=subprocess.DEVNULL, stdout=-1)  # between two looks
+    print(there, ended, len(os.listdir("/proc/self/fd")), len(os.listdir(os.environ["HADAR_RUN_DIR"])))
+"""
+STAYING = """
+import sys
+from slurm_hadar.runtime.inject import _hadar_progress as shared
+shared.take_over(0, 1).words[shared.STEPS] = int(sys.argv[1])
+print(flush=True); sys.stdin.read()
+"""
+
+
+def test_any_number_of_trainings_one_after_the_other(job_env: dict[str, str], tmp_path: Path) -> None:
+    """As of a search that starts a program for each try: the last one is told of, and those before take no room."""
+    (tmp_path / "run").mkdir()
+    environ = job_env | {"HADAR_RUN_DIR": str(tmp_path / "run"), "HADAR_JOB_DIR": str(tmp_path / "job")}
+    done = subprocess.run([PYTHON, "-c", LOOKING, STAYING], env=environ, capture_output=True, text=True, timeout=120)
+
+    told = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    assert [row[:2] for row in told] == [[steps, steps] for steps in range(1, 9)], done.stderr
+    assert told[-1][2:] == told[1][2:]
+
+
 def test_a_pause_ends_when_told_or_by_itself(
     start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object], tmp_path: Path
 ) -> None:
