@@ -8,11 +8,13 @@ __all__ = ["split_command", "values", "without"]
 
 # srun's long options that take no value, or only one after "="; all others take the next argument
 LONE_OPTIONS = frozenset((
-    "allow-attach", "bcast", "contiguous", "debugger-test", "disable-status", "exact", "exclusive", "get-user-env",
-    "help", "hold", "immediate", "interactive", "kill-on-bad-exit", "label", "multi-prog", "nice", "no-allocate",
-    "no-kill", "no-requeue", "overcommit", "overlap", "oversubscribe", "preserve-env", "propagate", "pty", "quiet",
-    "quit-on-interrupt", "reboot", "requeue", "resv-ports", "send-libs", "share", "spread-job", "test-only",
-    "unbuffered", "usage", "use-min-nodes", "verbose", "version", "wait-for-children", "whole", "x11",
+    "allow-attach", "async", "bcast", "compress", "consolidate-segments", "contiguous", "debugger-test",
+    "disable-status", "exact", "exclusive", "external-launcher", "get-user-env", "help", "hold", "immediate",
+    "interactive", "kill-on-bad-exit", "label", "multi-prog", "nice", "no-allocate", "no-kill", "no-requeue",
+    "oom-kill-step", "overcommit", "overlap", "oversubscribe", "preserve-env", "propagate", "pty", "quiet",
+    "quit-on-interrupt", "reboot", "requeue", "resv-ports", "send-libs", "share", "spread-job", "spread-segments",
+    "stepmgr", "test-only", "unbuffered", "usage", "use-min-nodes", "verbose", "version", "wait-for-children", "whole",
+    "x11",
     # of Pyxis, which starts containers
     "container-entrypoint", "container-entrypoint-log", "container-mount-home", "container-readonly",
     "container-remap-root", "container-writable", "no-container-entrypoint", "no-container-mount-home",
@@ -21,7 +23,7 @@ LONE_OPTIONS = frozenset((
 # with those that take a value: what tells whether a beginning of a name is one option's alone
 _OPTIONS = LONE_OPTIONS | frozenset((
     "accel-bind", "account", "acctg-freq", "bb", "bbf", "bcast-exclude", "begin", "chdir", "cluster",
-    "cluster-constraint", "clusters", "comment", "compress", "constraint", "container", "context", "core-spec",
+    "cluster-constraint", "clusters", "comment", "constraint", "container", "context", "core-spec",
     "cores-per-socket", "cpu-bind", "cpu-freq", "cpu_bind", "cpus-per-gpu", "cpus-per-task", "deadline", "delay-boot",
     "dependency", "distribution", "epilog", "error", "exclude", "export", "extra-node-info", "gid", "gpu-bind",
     "gpu-freq", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "het-group", "hint",

@@ -21,6 +21,9 @@ from slurm_hadar.runtime.launch.srun_options import split_command, values, witho
             ["--container-image", "a.sqsh", "--container-mount-home", "true"],
             ["--container-image", "a.sqsh", "--container-mount-home"],
         ),
+        (["--oom-kill-step", "true", "x"], ["--oom-kill-step"]),
+        (["--compress", "true", "x"], ["--compress"]),
+        (["--external-launcher", "true", "x"], ["--external-launcher"]),
         (["--of-a-plugin", "-n", "2", "true"], ["--of-a-plugin", "-n", "2"]),
     ],
 )
