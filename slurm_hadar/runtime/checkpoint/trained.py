@@ -92,15 +92,17 @@ def follows(last: Trained | None, mine: Trained) -> Follows | None:
 
     In one run of a job: one with other arguments, or one that has ended; the same command once more after a failure is
     the same training. In a later run: one of another program, since arguments may hold a time or the number of the run.
+    A process that has executed another command is another training, too; those of one command are told apart elsewhere.
     Raises CheckpointError where the other one is running, or is of another program in the same run.
     """
-    if last is None or (last.host, last.pid, last.born) == (mine.host, mine.pid, mine.born):
+    same = last is not None and (last.host, last.pid, last.born) == (mine.host, mine.pid, mine.born)
+    if last is None or (same and last.words == mine.words):
         return None
     if last.generation != mine.generation:
         earlier = Follows(f"{last.program} in an earlier run of this job", "this job", ended=False)
         return earlier if last.program != mine.program else None
     found = Follows(f"another training of this job ({last.command})", "this job", last.ended)
-    if last.alive:
+    if last.alive and not same:
         raise CheckpointError(
             f"{found.who} is running, process {last.pid}, and saves to the same place; {found.advice}"
         )

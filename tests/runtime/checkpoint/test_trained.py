@@ -49,6 +49,15 @@ def test_another_program_is_refused_in_the_same_run_and_so_is_one_beside_a_live_
         assert follows(replace(alive, born="1"), Trained.here(0)) is None  # another process has its number now
 
 
+def test_a_process_that_executes_another_command_is_told_from_the_one_before() -> None:
+    """It keeps its number."""
+    here = Trained.here(0)
+    with pytest.raises(CheckpointError, match="are those of another training of this job"):
+        follows(here, replace(here, words=["/a/another.py", *here.words[1:]]))
+    next_fold = follows(replace(here, ended=True), replace(here, words=[*here.words, "--fold"]))
+    assert next_fold is not None and next_fold.ended
+
+
 def test_a_script_may_have_a_name_that_the_kernel_cuts_within_a_letter(tmp_path: Path) -> None:
     script = tmp_path / "обучение-сети"
     script.write_text(f"#!{sys.executable}\nfrom {Trained.__module__} import *\nprint(Trained.here(0).alive)\n")
