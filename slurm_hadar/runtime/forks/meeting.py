@@ -350,13 +350,15 @@ class Heartbeat:
 
     def __init__(self, meeting: MeetingDirectory) -> None:
         self._path = meeting.directory / "alive" / str(meeting.copy)
-        self._stop = threading.Event()
+        self._stop, self._process = threading.Event(), os.getpid()
         self._beat()
         self._thread = threading.Thread(target=self._run, name="hadar-alive", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """This copy lives no more; at once, for those who look."""
+        """This copy lives no more; at once, for those who look. A process that it has forked says nothing by its end."""
+        if os.getpid() != self._process:
+            return
         self._stop.set()
         self._thread.join()
         with contextlib.suppress(OSError):

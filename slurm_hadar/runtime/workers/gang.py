@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import dataclasses
 import datetime as dt
+import os
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,10 +53,11 @@ class Gang:
         exception", PyTorch 2.13), and a finished training would count as failed.
         """
         if self.world > 1:
-            atexit.register(self._leave)
+            atexit.register(self._leave, os.getpid())
 
-    def _leave(self) -> None:
-        if not self._dist.is_initialized():
+    def _leave(self, worker: int) -> None:
+        """Not in a process that it has forked, which ends by itself: that would wait, and not come back."""
+        if os.getpid() != worker or not self._dist.is_initialized():
             return
         with contextlib.suppress(RuntimeError, ValueError):
             self._dist.monitored_barrier(group=self._group, timeout=FAREWELL)

@@ -59,6 +59,23 @@ def test_a_copy_that_can_give_no_sign_of_life_trains_on(tmp_path: Path, monkeypa
     assert not list((tmp_path / "alive").iterdir())
 
 
+def test_a_process_that_a_copy_has_forked_takes_no_sign_of_life_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its end; the copy would pass for dead until its next one, and its steps might be done anew."""
+    monkeypatch.setattr("slurm_hadar.runtime.forks.meeting.HEARTBEAT_S", 3600.0)
+    alive = Heartbeat(One(tmp_path, 0).meeting)
+    if (child := os.fork()) == 0:
+        try:
+            alive.stop()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert (tmp_path / "alive" / "0").exists()
+    alive.stop()
+    assert not (tmp_path / "alive" / "0").exists()
+
+
 @pytest.mark.parametrize("left", [0, 40])
 def test_a_commit_that_is_cut_is_made_anew(tmp_path: Path, left: int) -> None:
     """Its name is given once; that of one which nobody can read is given again."""
