@@ -34,7 +34,9 @@ def test_hadar_srun_may_be_older_than_what_the_script_imports(tmp_path: Path) ->
 # as on a disk that is full: files can be made there, and nothing can be written to them
 FULL = """
 import errno, os, sys
-def write(*_): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def write(descriptor, data, real=os.write):
+    if descriptor == 2: return real(descriptor, data)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 os.ftruncate = os.write = write
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.workers.gang import Gang
@@ -62,8 +64,16 @@ def test_a_full_disk_costs_measuring_and_not_the_training(tmp_path: Path) -> Non
     environ = {"HADAR_RUN_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", FULL], env=environ, timeout=50, stderr=subprocess.PIPE, text=True)
 
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0 and "is not measured" in done.stderr, done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_container_without_the_nodes_tmp_costs_measuring_and_not_the_training(tmp_path: Path) -> None:
+    environ = {"HADAR_RUN_DIR": str(tmp_path / "not there")}
+    done = subprocess.run([sys.executable, "-c", FULL], env=environ, timeout=50, stderr=subprocess.PIPE, text=True)
+
+    why = "this training is not measured, and not asked to save before the job is moved: No such file or directory"
+    assert (done.returncode, done.stderr) == (0, f"hadar: {why}\n")
 
 
 def test_a_page_has_no_hole(tmp_path: Path) -> None:
