@@ -88,6 +88,7 @@ def drawing(look: Look, rows: int, columns: int, width: float, height: float) ->
         "grid.color": look.faint,
         "font.family": "DejaVu Sans",
         "font.size": 10,
+        "text.parse_math": False,  # names of models and policies are no formulas, whatever signs they have
         "axes.titlesize": 11,
         "axes.titlelocation": "left",
         "axes.spines.top": False,

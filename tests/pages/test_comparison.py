@@ -173,6 +173,12 @@ def test_what_nobody_could_do_is_held_against_nobody(content: dict[str, Any]) ->
     assert "Shortest time until everything else was done: " in words and "its figures" not in words
 
 
+def test_names_of_models_are_no_formulas() -> None:
+    r"""A trace may have any: matplotlib ends at ``$\frac$``."""
+    rows = {"a": [("1", "n", "v100", 1, 0.0, 100.0)]}
+    assert plots.gantt(rows, {"1": r"$\frac$"}, {("n", "v100"): 1}) != plots.gantt(rows, {"1": "x"}, {("n", "v100"): 1})
+
+
 def test_undone_jobs_are_marked_in_the_pictures(content: dict[str, Any]) -> None:
     """A curve of completion times ends where the jobs that were done end, not at all of them."""
     assert plots.jct_cdf({"a": [1.0, 2.0]}) == plots.jct_cdf({"a": [1.0, 2.0]}, jobs={"a": 2})
