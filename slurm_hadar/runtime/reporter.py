@@ -298,7 +298,7 @@ class Reporter:
         return self._last or _foremost(pages)  # where processes have numbers of their own, none is seen to be there
 
     def _put_away(self) -> None:
-        """The pages of those who have ended before: each is an open file, and a command may start ever new trainings."""
+        """The pages of those who have ended before: each is an open file, and a command may start ever new ones."""
         ended = [] if self._last is None else [p for p, page in self._pages.items() if page.ready and _is_gone(page)]
         for path in ended:
             if self._pages[path] is not self._last:

@@ -356,7 +356,7 @@ class Heartbeat:
         self._thread.start()
 
     def stop(self) -> None:
-        """This copy lives no more; at once, for those who look. A process that it has forked says nothing by its end."""
+        """This copy lives no more; at once, for those who look. What it has forked says nothing by its end."""
         if os.getpid() != self._process:
             return
         self._stop.set()

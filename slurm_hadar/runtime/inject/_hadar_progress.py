@@ -38,7 +38,7 @@ class Page:
         descriptor = os.open(path, flags, 0o600)
         try:
             if create:
-                os.write(descriptor, bytes(SIZE))  # no hole: of one that a full disk cannot fill a process dies (SIGBUS)
+                os.write(descriptor, bytes(SIZE))  # no hole, of which on a full disk a process dies (SIGBUS)
             self._memory = mmap.mmap(descriptor, SIZE)
         except OSError:
             if create:

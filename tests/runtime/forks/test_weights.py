@@ -157,7 +157,7 @@ def test_the_outer_optimizer_is_nesterov(tmp_path: Path) -> None:
     ids=["double precision", "complex"],
 )
 def test_the_outer_optimizer_rounds_nothing_beyond_the_weights_own_type(
-    tmp_path: Path, before: torch.Tensor, after: complex
+    tmp_path: Path, before: Any, after: complex
 ) -> None:
     """By ``lr=1, momentum=0`` it is plain averaging."""
     base = store(tmp_path / "base", {"model": {"": {"w": before}}})
@@ -177,7 +177,7 @@ def test_weights_of_one_byte_are_averaged(tmp_path: Path) -> None:
 
 
 def test_tuples_with_names_stay_what_they_are() -> None:
-    pair = collections.namedtuple("pair", "rate scale")  # noqa: PYI024 - as in a script
+    pair = collections.namedtuple("pair", "rate scale")
     content = {"user": {"best": pair(0.1, torch.ones(1))}}
 
     back = weights.unpack(*weights.pack(content))

@@ -90,5 +90,10 @@ def test_a_script_that_executes_itself_anew_trains_on(tmp_path: Path) -> None:
     (file,) = tmp_path.iterdir()
     page = shared.Page(file)
     assert page.ready
-    assert [page.words[word] for word in (shared.STEPS, shared.TOTAL, shared.SAVED_STEP, shared.SAVES)] == [0, 20, -1, 0]
+    assert [page.words[word] for word in (shared.STEPS, shared.TOTAL, shared.SAVED_STEP, shared.SAVES)] == [
+        0,
+        20,
+        -1,
+        0,
+    ]
     assert page.words[shared.ASKED] > page.words[shared.ANSWERED]
