@@ -87,7 +87,8 @@ class CliBackend(Backend):
         return " ".join(self._setting(s) for s in ("ClusterName", "SlurmctldHost[0]", "SlurmctldPort"))
 
     def config_text(self) -> str:
-        """What ``scontrol show config`` says; asked once."""
+        """What ``scontrol show config`` said when it was asked last: :meth:`next_job_id` does, each round, so that a
+        changed slurm.conf is noticed."""
         if not self._settings:
             self._settings = self._read(["scontrol", "show", "config"])
         return self._settings
@@ -208,9 +209,8 @@ class CliBackend(Backend):
         return code == 0 and "Invalid job format" not in stderr
 
     def next_job_id(self) -> int | None:
-        match = re.search(
-            r"^NEXT_JOB_ID\s*=\s*(\d{1,18})$", self._read_once(["scontrol", "show", "config"]), re.MULTILINE
-        )
+        self._settings = self._read_once(["scontrol", "show", "config"])
+        match = re.search(r"^NEXT_JOB_ID\s*=\s*(\d{1,18})$", self._settings, re.MULTILINE)
         return int(match[1]) if match else None
 
     def comments_since(self, first: int, end: int) -> tuple[str, ...]:
