@@ -2,12 +2,12 @@
 
     python -m tools.suites [--thorough] [--only SUITE] [--by COMMAND] [PYTEST OPTION ...]
 
-Tests that are marked ``thorough`` run with ``--thorough`` only. First come the ``trainings`` (and what builds a package or drives a browser), then the tests of ``live``, which mostly
+First come the ``trainings`` (and what builds a package or drives a browser), then the tests of ``live``, which mostly
 wait for their private Slurm clusters, :data:`CLUSTERS` of them side by side; what both leave of the cores is for
 ``units``, which compute. These alone are measured for coverage: to trace a training takes half as long again. Tests
-watch real processes, which a busy machine can starve: what fails is run once more when all else is done. Nothing is
-hidden: all reports are printed, and who fails twice has failed. ``--by`` runs the live tests by a command, such as
-``tools/slurm_suite.sh 24.11``, one after another.
+that are marked ``thorough`` run with ``--thorough`` only. Tests watch real processes, which a busy machine can starve:
+what fails is run once more when all else is done. Nothing is hidden: all reports are printed, and who fails twice has
+failed. ``--by`` runs the live tests by a command, such as ``tools/slurm_suite.sh 24.11``, one after another.
 """
 
 from __future__ import annotations
@@ -59,13 +59,14 @@ class Suite:
 
 def units() -> Suite:
     """What computes, with coverage."""
-    runner = (sys.executable, "-m", "coverage", "run", "-m")
-    return Suite("units", "not slurm and not torch and not built" + _NOT_THOROUGH, (*_all_cores(), *_ANY), runner, behind=True)
+    marker, runner = "not slurm and not torch and not built", (sys.executable, "-m", "coverage", "run", "-m")
+    return Suite("units", marker + _NOT_THOROUGH, (*_all_cores(), *_ANY), runner, behind=True)
 
 
 def trainings() -> Suite:
     """PyTorch, packages, documentation, browser."""
-    return Suite("trainings", "not slurm and (torch or built)" + _NOT_THOROUGH, (*_all_cores(), *_BY_FILE), (sys.executable, "-m"))
+    marker, runner = "not slurm and (torch or built)" + _NOT_THOROUGH, (sys.executable, "-m")
+    return Suite("trainings", marker, (*_all_cores(), *_BY_FILE), runner)
 
 
 def _all_cores() -> tuple[str, str]:
