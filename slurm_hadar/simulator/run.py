@@ -91,6 +91,7 @@ class _Run:
         )
         self.policy = _Timed(policy)
         self.recorder = _Light(self.cluster)
+        self.in_vain: set[str] = set()  # made steps at the end
 
     def simulated(self, params: Mapping[str, Any], on_round: Callable[[int, int], None] | None) -> SimResult:
         """Let the rounds pass, and sum up."""
@@ -114,6 +115,8 @@ class _Run:
         section = ControllerSection(mode=Mode.ACT, round_s=options.round_s, event_round_s=options.event_round_s)
         config = Config(controller=section, guard=self.guard)
         Controller(self.cluster, self.policy, config, self.recorder, after).run()
+        now = self.cluster.now()
+        self.in_vain = {j.job_id for j in self.cluster.active if j.started is not None and j.since < now}
         self.cluster.close()
 
     def _result(self, params: Mapping[str, Any]) -> SimResult:
@@ -148,7 +151,9 @@ class _Run:
             if job.trace.job_id not in ours:
                 continue
             wait = self.recorder.waits.get(job.job_id)
-            if self.cluster.gave_up:
+            if self.cluster.gave_up and job.job_id in self.in_vain:
+                why = f"policy {self.policy.name} has it where it would not end in {self.options.max_rounds} rounds"
+            elif self.cluster.gave_up:
                 why = f"policy {self.policy.name} lets it make no step any more"
             else:
                 why = f"not done after {len(self.recorder.rounds)} rounds"

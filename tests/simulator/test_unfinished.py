@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,30 @@ def test_a_job_that_would_not_end_is_reported(job: Callable[..., TraceJob], trac
 
     assert row(result, "b").completion_s == 3e7 and set(result.unfinished) == {"a"}
     assert result.unfinished["a"].startswith("its 1e+10 steps take 115741 d at 1 steps per second, where it is fastest")
+
+
+def test_a_job_that_would_not_end_where_it_was_put_ends_the_simulation_when_nobody_else_is_to_come(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace]
+) -> None:
+    """FIFO knows no speeds: the second gets the type on which it takes 228,000 years. One that comes long after, for
+    the other type, is waited for."""
+    jobs = [job(name, at, steps=7200, v100=1, k80=1e-9) for name, at in (("a", 0.0), ("b", 0.0), ("c", 360_000.0))]
+
+    result = simulate(trace(*jobs), fifo(), replace(TWO_KINDS, max_rounds=20_000))
+
+    assert (row(result, "a").completion_s, row(result, "c").completion_s) == (7200, 367_200)
+    assert result.unfinished == {"b": "policy fifo has it where it would not end in 20000 rounds"}
+    assert len(result.rounds) < 2000
+
+
+def test_a_job_that_would_not_end_where_it_is_may_still_be_moved(
+    job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any
+) -> None:
+    jobs = trace(job("a", steps=360_000, v100=1, k80=1e-9))
+
+    result = simulate(jobs, scripted(*([{"a": ON_K80}] * 1000), {"a": ON_V100}), TWO_KINDS)
+
+    assert not result.unfinished and row(result, "a").completion_s == pytest.approx(720_000, rel=0.01)
 
 
 def test_restarts_without_progress_end_too(

@@ -222,7 +222,7 @@ class VirtualCluster(Cluster[Observation]):
         if self._stopped:
             return
         self._now = due
-        self._watch(worked or any(job.since < due for job in self._running.values()))
+        self._watch(worked or self._gets_on(due))
         if not self._active:
             self._skip_to_arrival()
         self._stopped = self._stopped or self._rounds >= timing.max_rounds
@@ -316,6 +316,13 @@ class VirtualCluster(Cluster[Observation]):
             job.crash(self._now, self._faults.checkpoint_s)
         return bool(hit)
 
+    def _gets_on(self, due: float) -> bool:
+        """Whether steps are made by then; where nobody is to come, not in vain: those who would end after the last
+        round do not count."""
+        last = due + (self._timing.max_rounds - self._rounds) * self._timing.round_s
+        more = bool(self._queue or self._outages)
+        return any(job.since < due and (more or job.finish <= last) for job in self._running.values())
+
     def _watch(self, worked: bool) -> None:
         """Count rounds in which nothing got on; jump to what comes next, or give up, when there are too many."""
         if worked or not self._active:
@@ -326,7 +333,8 @@ class VirtualCluster(Cluster[Observation]):
             return
         ahead = [self._queue[-1].arrival] if self._queue else []
         ahead += [moment for moment, back, name in self._outages if back and not self._nodes[name].available]
-        if not ahead and not self._running and self._idle_rounds < self._last_patience:
+        starting = any(job.since >= self._now for job in self._running.values())
+        if not ahead and not starting and self._idle_rounds < self._last_patience:
             return
         self._idle_rounds = 0
         self._vain_jumps += 1
@@ -431,8 +439,9 @@ class VirtualCluster(Cluster[Observation]):
 
 
 def _patience(jobs: Sequence[VirtualJob], timing: Timing) -> tuple[int, int]:
-    """Rounds without a step after which nobody will make one: starts take their time. And those where nobody runs and
-    nothing is to come: a policy such as strict A-SRPT starts nobody until the first would have ended elsewhere."""
+    """Rounds without a step after which nobody will make one: starts take their time. And those where nobody runs, or
+    in vain, and nothing is to come: a policy such as strict A-SRPT starts nobody until the first would have ended
+    elsewhere."""
     starting_s = timing.save_s + max((max(job.terms.restart_s, job.terms.start_s) for job in jobs), default=0.0)
     longest_s = max((job.total / rate for job in jobs if (rate := job.template.best_rate()) > 0), default=0.0)
     starting, longest = (math.ceil(span_s / timing.round_s) for span_s in (starting_s, longest_s))
