@@ -29,7 +29,7 @@ _MOST_CPUS = _MOST_MEMORY_GB = 1e9
 
 def looks_like(line: str) -> bool:
     """Whether the first line of a file is a header of this format."""
-    names = [n.strip() for n in line.split(",")]
+    names = [n.strip().strip('"') for n in line.split(",")]
     return "job_id" in names and "arrival_s" in names
 
 

@@ -40,6 +40,13 @@ def test_csv_with_the_least_columns() -> None:
     assert trace.jobs[1] == TraceJob("b", 5.0, "resnet18", None, 2, 1000.0)
 
 
+def test_csv_whose_header_is_quoted_is_recognised() -> None:
+    """As R's write.csv writes it, and pandas with QUOTE_ALL."""
+    trace = read('"job_id","arrival_s","model","gpus","steps"\n"a",0,"lm",1,2000\n')
+
+    assert trace.jobs == (TraceJob("a", 0.0, "lm", None, 1, 2000.0),)
+
+
 def test_csv_with_everything() -> None:
     text = (
         "# a comment\njob_id,arrival_s,gpus,steps,model,batch,user,account,name,weight,deadline_s,mix,nodes,restart_s,"
