@@ -147,7 +147,8 @@ class Nexus(_Fifo):
 
     def propose(self, now_s: float, speed: float) -> Proposal | None:
         single_s, factors = self._single_s() / speed, self.setup.law.factors
-        allowed = bisect_left(factors, self.setup.slo_s / (2 * single_s), lo=2) - 1
+        # before a run is known, and where requests are due when they come, there is nothing to go by
+        allowed = bisect_left(factors, self.setup.slo_s / (2 * single_s), lo=2) - 1 if single_s else 1
         waiting = [self.queued[n] for n in self._order if n in self.queued]
         for place, request in enumerate(waiting):
             size = min(allowed, len(waiting) - place)

@@ -48,6 +48,13 @@ def test_deadlines_below_a_millisecond_are_met_though_nothing_is_known(name: Nam
     assert simulate(trace, name, ServeOptions(LAW, profiled=0)).finish_rate == 1.0
 
 
+@pytest.mark.parametrize("profiled", [0, 50])
+@pytest.mark.parametrize("name", list(Name))
+def test_requests_that_are_due_when_they_come_are_late(name: Name, profiled: int) -> None:
+    trace = [TracedRequest(float(n), "a", 0.5, float(n)) for n in range(5)]
+    assert simulate(trace, name, ServeOptions(LAW, profiled=profiled)).finish_rate == 0.0
+
+
 def test_who_has_gone_is_not_run() -> None:
     scheduled = scheduler(Name.ORLOJ, {"": Setup(LAW, 1.0, TWO)})
     gone = request(1, "short", 1.0)
