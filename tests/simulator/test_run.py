@@ -347,6 +347,19 @@ def test_the_snapshot_is_complete(job: Callable[..., TraceJob], trace: Callable[
     assert result.summary()["deadlines_missed"] == 1
 
 
+def test_who_ends_just_at_its_deadline_is_not_late(job: Callable[..., TraceJob], trace: Callable[..., Trace]) -> None:
+    """On a clock of epoch seconds 0.1 + 200.9 - 0.1 is more than 200.9."""
+    jobs = [
+        job(f"{n}", 1000.0 * n + 0.1 * n, steps=100.0 + n / 10, v100=1, deadline_s=100.0 + n / 10 - early)
+        for n, early in [*((n, 0.0) for n in range(30)), (30, 0.001)]
+    ]
+
+    result = simulate(trace(*jobs), fifo(), replace(ONE, event_round_s=1.0))
+
+    assert all(row(result, j.job_id).queueing_s == pytest.approx(0.0, abs=1e-6) for j in jobs)
+    assert result.summary()["deadlines_missed"] == 1
+
+
 def test_usage_counts_less_with_age(job: Callable[..., TraceJob], trace: Callable[..., Trace], scripted: Any) -> None:
     policy = scripted({"a": ON_V100}, {})
     jobs = trace(job("a", steps=1000, v100=1, user="eve"))
