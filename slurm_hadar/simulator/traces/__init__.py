@@ -60,8 +60,10 @@ def read_text(
         raise TraceError(f"{name}: a PAI trace is a folder of tables, not one text")
     if chosen == "sacct":
         trace = accounting.read(text, name, table, types_of)
+    elif chosen == "gavel":
+        trace = gavel.read(lines, name, table)
     else:
-        trace = (table_csv if chosen == "csv" else gavel).read(lines, name)
+        trace = table_csv.read(lines, name)
     return _filled(trace)
 
 

@@ -8,11 +8,15 @@ from slurm_hadar.errors import TraceError
 from slurm_hadar.fields import LATEST_S, MOST_GPUS, number, positive, unsigned, whole
 from slurm_hadar.simulator.job_types import job_type
 from slurm_hadar.simulator.traces.model import Trace, TraceJob
+from slurm_hadar.simulator.traces.workloads import REFERENCE_TYPE
+from slurm_hadar.throughput.table import ReferenceTable
 
 __all__ = ["COLUMNS", "looks_like", "read"]
 
 COLUMNS = ("job_type", "command", "working_directory", "num_steps_arg", "needs_data_dir", "total_steps",
            "scale_factor", "priority_weight", "SLO", "arrival_time")  # fmt: skip
+_DEADLINES = f"deadlines are the trace's SLOs times the run times on {REFERENCE_TYPE}"
+_NO_DEADLINES = f"jobs with an SLO of which no rate on {REFERENCE_TYPE} is known have no deadline"
 
 
 def looks_like(line: str) -> bool:
@@ -20,13 +24,15 @@ def looks_like(line: str) -> bool:
     return line.count("\t") == len(COLUMNS) - 1
 
 
-def read(lines: Iterable[str], name: str) -> Trace:
+def read(lines: Iterable[str], name: str, table: ReferenceTable) -> Trace:
     """Read a trace. Job ids are line numbers from 0. Raises TraceError naming file, line and field.
 
     The format counts ``total_steps`` over all workers; here a step is one of the whole job, so they are divided by
-    the number of workers.
+    the number of workers. An ``SLO`` is a multiple of the job's run time, which Gavel's generator counts on V100s; a
+    job of which ``table`` has no rate there has no deadline.
     """
     jobs: list[TraceJob] = []
+    assumed: set[str] = set()
     for line_number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -43,6 +49,9 @@ def read(lines: Iterable[str], name: str) -> Trace:
         arrival_s = unsigned(row["arrival_time"], where, "arrival_time", LATEST_S)
         steps = positive(row["total_steps"], where, "total_steps") / workers
         weight = positive(row["priority_weight"], where, "priority_weight")
+        rate = table.steps_per_s(model, batch, REFERENCE_TYPE, workers)
+        if slo > 0:
+            assumed.add(_DEADLINES if rate else _NO_DEADLINES)
         jobs.append(
             TraceJob(
                 str(len(jobs)),
@@ -52,7 +61,7 @@ def read(lines: Iterable[str], name: str) -> Trace:
                 workers,
                 steps,
                 weight=weight,
-                deadline_s=slo if slo > 0 else None,
+                deadline_s=slo * steps / rate if slo > 0 and rate else None,
             )
         )
-    return Trace(name, "gavel", tuple(sorted(jobs, key=lambda j: j.arrival_s)))
+    return Trace(name, "gavel", tuple(sorted(jobs, key=lambda j: j.arrival_s)), tuple(sorted(assumed)))

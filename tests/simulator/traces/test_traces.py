@@ -263,16 +263,29 @@ def test_what_cannot_have_happened(column: str, value: str, error: str) -> None:
 
 
 def test_gavels_format() -> None:
-    """Steps are those of the whole job: total_steps over the workers."""
-    text = GAVEL + "A3C\tc\td\t-n\t0\t100\t1\t2.5\t1.200000\t20\n"
+    """Steps are those of the whole job: total_steps over the workers; an SLO is so many times the run time on V100s."""
+    text = GAVEL + "A3C\tc\td\t-n\t0\t100\t1\t2.5\t1.200000\t20\n" + GAVEL.replace("-1.0", "10.0")
 
     trace = read(text)
 
     assert trace.format == "gavel"
     assert trace.jobs == (
         TraceJob("0", 12.5, "resnet18", 64, 8, 1000.0),
-        TraceJob("1", 20.0, "a3c", None, 1, 100.0, weight=2.5, deadline_s=1.2),
+        TraceJob(
+            "2", 12.5, "resnet18", 64, 8, 1000.0, deadline_s=10000.0 / TABLE.steps_per_s("resnet18", 64, "v100", 8)
+        ),
+        TraceJob(
+            "1", 20.0, "a3c", None, 1, 100.0, weight=2.5, deadline_s=120.0 / TABLE.steps_per_s("a3c", None, "v100", 1)
+        ),
     )
+    assert trace.assumptions == ("deadlines are the trace's SLOs times the run times on v100",)
+
+
+def test_an_slo_of_gavels_is_no_deadline_where_the_run_time_is_not_known() -> None:
+    trace = read(GAVEL.replace("ResNet-18 (batch size 64)", "Mine").replace("-1.0", "2.0"))
+
+    assert trace.jobs[0].deadline_s is None
+    assert trace.assumptions == ("jobs with an SLO of which no rate on v100 is known have no deadline",)
 
 
 @pytest.mark.parametrize(
