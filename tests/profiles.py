@@ -1,6 +1,6 @@
 """How many examples hypothesis draws. The same in every run, so that what fails fails again; with
-``HYPOTHESIS_PROFILE=quick`` a quarter of them (``make check``), and with ``explore`` new ones each time, and those that
-fail are kept in ``.hypothesis``."""
+``HYPOTHESIS_PROFILE=quick`` a quarter of them (``make check``, ``make test``), and with ``explore`` new ones each time,
+and those that fail are kept in ``.hypothesis``."""
 
 from __future__ import annotations
 

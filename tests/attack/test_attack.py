@@ -20,6 +20,7 @@ needs_root = pytest.mark.skipif(not may_act_as_others(), reason="only root can a
 @pytest.mark.slurm
 @needs_root
 @pytest.mark.timeout(420)
+@pytest.mark.thorough
 def test_a_short_episode(tmp_path: Path) -> None:
     """Some sixty hostile deeds within twenty seconds, under an operator's rights: all that must hold does."""
     plan = Plan(2, "operator", "hadar", False, 20.0, every_s=0.25, chains=1)
@@ -40,7 +41,7 @@ def limited() -> Iterator[PrivateCluster]:
 @pytest.mark.slurm
 @needs_root
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize("kind", ["qos", "throttle"])
+@pytest.mark.parametrize("kind", [pytest.param("qos", marks=pytest.mark.thorough), "throttle"])
 def test_blocked_jobs_keep_nobody_waiting(limited: PrivateCluster, kind: str) -> None:
     """Beside jobs that Slurm does not start, six others start within two rounds after they would without us."""
     found = measure(limited, kind, jobs=10, round_s=3.0, longest_s=40.0)

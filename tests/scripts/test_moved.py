@@ -25,7 +25,7 @@ from slurm_hadar.comment import read
 from tests.controller.conftest import Live
 from tests.controller.live.jobs.test_training import environment
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = [pytest.mark.slurm, pytest.mark.torch, pytest.mark.thorough]
 torch = pytest.importorskip("torch")
 
 HERE = Path(__file__).resolve().parent

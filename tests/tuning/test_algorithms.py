@@ -74,6 +74,7 @@ def test_what_an_algorithm_of_ones_own_raises_is_one_line(tuner: Any, study: Stu
 
 
 @pytest.mark.parametrize("ending", ["pass", "raise KeyError('x')"])
+@pytest.mark.thorough
 def test_what_an_algorithm_of_ones_own_leaves_is_not_left_running(ending: str, tuner: Any, study: Study) -> None:
     """Trials that it has asked for and never submitted, or submitted to a group in which it then raised; the next
     search takes them up, and leaves them as it found them."""

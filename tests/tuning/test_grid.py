@@ -158,6 +158,7 @@ def test_a_grid_is_tried_once(tuner: Any, study: Study) -> None:
     assert sorted(t.value for t in tuner.trials()) == [1.25, 1.5, 2.25, 2.5]
 
 
+@pytest.mark.thorough
 def test_a_grid_of_floats_without_a_step_is_said_once(tuner: Any, study: Study) -> None:
     """Each further trial would fail alike; with a step the search goes on with the one that has asked."""
     words = ("run", study(PLAIN, before="pass"), "--trials", "4", "--algorithm", "grid", "--gpus", "2")

@@ -37,6 +37,7 @@ def test_what_a_file_defines(tmp_path: Path) -> None:
         session.function_at(f"{file}:inner")
 
 
+@pytest.mark.thorough
 def test_a_study_in_a_package_may_import_from_it(tuner: Any, study: Study) -> None:
     package = tuner.folder / "models"
     package.mkdir()
@@ -56,6 +57,7 @@ def test_a_study_in_a_package_may_import_from_it(tuner: Any, study: Study) -> No
     assert subprocess.run(command, shell=True, check=False).returncode == 0
 
 
+@pytest.mark.thorough
 def test_files_beside_the_study_do_not_replace_pythons_own(tuner: Any, study: Study) -> None:
     """Nor are they out of its reach."""
     tuner.flags = ["-P"]  # as the command hadar, which looks for modules beside itself
@@ -77,12 +79,14 @@ def test_trials_have_random_numbers_of_their_own(tuner: Any, study: Study) -> No
     assert len({n for n, _ in drawn}) == len({t for _, t in drawn}) == 3
 
 
+@pytest.mark.thorough
 def test_a_message_that_is_too_large_is_refused_at_once(tuner: Any, study: Study) -> None:
     text = PLAIN.format(before="trial.set_user_attr('all', list(range(400_000)))")
     code, _, said = tuner("run", study(text), "--trials", "1", *RANDOM)
     assert code == 1 and re.search(r"ValueError: attribute: [\d,]+ bytes are more than", said), said
 
 
+@pytest.mark.thorough
 def test_reports_from_threads(tuner: Any, study: Study) -> None:
     """One question at a time, and each is answered."""
     text = (
@@ -109,6 +113,7 @@ def test_a_metric_that_is_not_there_is_named(tuner: Any, study: Study, options: 
     assert code == 1 and re.search(told, said), said
 
 
+@pytest.mark.thorough
 def test_a_search_space_that_has_changed_loses_no_trial(tuner: Any, study: Study) -> None:
     """Trials that are to go on wait on until their own space is back."""
     (tuner.folder / "hold").touch()

@@ -18,6 +18,7 @@ from tests.tuning.conftest import PLAIN, RANDOM  # noqa: E402
 Study = Callable[..., str]
 
 
+@pytest.mark.thorough
 def test_a_notebooks_setting_does_not_spoil_the_end(tuner: Any, study: Study) -> None:
     """MPLBACKEND may name what is not installed here; the picture does not need it."""
     tuner.environ["MPLBACKEND"] = "module://nowhere.backend"
@@ -26,6 +27,7 @@ def test_a_notebooks_setting_does_not_spoil_the_end(tuner: Any, study: Study) ->
     assert Path(json.loads(out)["picture"]).stat().st_size > 0
 
 
+@pytest.mark.thorough
 def test_a_picture_that_cannot_be_drawn_spoils_nothing(tuner: Any, study: Study, tmp_path: Path) -> None:
     """As where there is no memory left for matplotlib's libraries."""
     (tmp_path / "libraries" / "matplotlib").mkdir(parents=True)
@@ -36,6 +38,7 @@ def test_a_picture_that_cannot_be_drawn_spoils_nothing(tuner: Any, study: Study,
     assert "run.png: no memory; there is no picture" in said
 
 
+@pytest.mark.thorough
 def test_a_target_that_was_reached_needs_no_further_trial(tuner: Any, study: Study) -> None:
     words = ("run", study(PLAIN.format(before="pass")), "--trials", "9", *RANDOM, "--target", "2", "--json", "-")
     tuner(*words)
@@ -67,6 +70,7 @@ def test_how_it_stands_counts_what_was_before(tuner: Any, study: Study) -> None:
     (tuner.folder / "hold").unlink()
 
 
+@pytest.mark.thorough
 def test_a_search_that_is_interrupted_is_no_success(tuner: Any, study: Study) -> None:
     """``hadar tune run && next`` is not to go on; one that was asked to stop has done what it was told."""
     (tuner.folder / "hold").touch()
@@ -80,6 +84,7 @@ def test_a_search_that_is_interrupted_is_no_success(tuner: Any, study: Study) ->
     assert hint.endswith(" --gpus 2")  # where the machine has none, resume asks for it
 
 
+@pytest.mark.thorough
 def test_a_search_that_is_stopped_before_it_knows_anything_has_done_what_it_was_told(tuner: Any, study: Study) -> None:
     running = tuner.start("run", study("import time\ndef objective(trial):\n    time.sleep(600)\n"), *RANDOM)
     tuner.until(lambda: tuner.events("start"))

@@ -234,6 +234,7 @@ def test_a_damaged_study_is_one_line(tuner: Any, study: Study) -> None:
         assert code == 1 and len(err.splitlines()) == 1 and "tune.db" in err and "Traceback" not in err
 
 
+@pytest.mark.thorough
 def test_a_search_that_breaks_off_is_not_noted_as_done(tuner: Any, study: Study) -> None:
     """As where the disk is full when a trial's folder is to be made."""
     told = study(PLAIN, returned="x")

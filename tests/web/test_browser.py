@@ -310,6 +310,7 @@ def test_every_width_and_both_colour_schemes(site: str, browser: Any, page: str)
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
 
 
+@pytest.mark.thorough
 def test_it_reads_the_same_without_colours(site: str, browser: Any) -> None:
     """What a colour says, a title or a label says too: GPUs of the map, lines of the prices."""
     browser.get(site + "/")

@@ -88,6 +88,7 @@ def test_compare_as_json(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(said.out) == json.loads((tmp_path / "o" / "compare.json").read_text())
 
 
+@pytest.mark.thorough
 def test_compare_says_what_was_left_undone(trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the table, and in a line for each policy, of all jobs that are measured."""
     trace.write_text(f"{TRACE}wide,0,resnet18,64,9,10\n")

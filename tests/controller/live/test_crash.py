@@ -148,6 +148,7 @@ def _check_unharmed(live: Any, jobs: list[str]) -> None:
             assert not job.held and (job.eligible or 0) - time.time() < LONGEST_DELAY_S, job
 
 
+@pytest.mark.thorough
 def test_killed_and_never_started_again(
     make_cluster: Callable[..., PrivateCluster], make_live: Any, plugin: str, poll: Any
 ) -> None:

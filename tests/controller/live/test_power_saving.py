@@ -139,6 +139,7 @@ def test_started_on_a_node_that_is_switched_off(power_saving: Any, make_live: An
     poll(lambda: live.state_of(job) == "COMPLETED", 60)
 
 
+@pytest.mark.thorough
 def test_a_node_that_does_not_come_up(power_saving: Any, make_live: Any, poll: Any) -> None:
     """Slurm gives it up and puts the job back: that is told, none of it counts as run, and the job goes elsewhere."""
     power = power_saving("v100:2x2", cloud="v100-2", resume_s=5)

@@ -66,6 +66,7 @@ FORMS = {
 ROUNDS, SEED = 20, 20260
 
 
+@pytest.mark.thorough
 def test_random_placements(live: Any, poll: Any) -> None:
     """Jobs of four forms are thrown about for 20 rounds: each holds exactly what was planned, on GPUs of its own."""
     rng = random.Random(SEED)

@@ -24,7 +24,7 @@ from slurm_hadar.testing.snapshots import snapshots
 NODE = (Node("a", {"v100": 4}),)
 
 
-@pytest.mark.parametrize("movable", [True, False])
+@pytest.mark.parametrize("movable", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_gang_as_wide_as_the_cluster_runs_while_smaller_jobs_keep_coming(movable: bool) -> None:
     """Eight GPUs, of which six are in use on average, and a gang of eight that comes among jobs of one GPU."""
     rng = np.random.default_rng(2)

@@ -173,6 +173,7 @@ def test_nobody_runs_on_a_slower_type_beside_idle_faster_gpus(running: Any, snap
     assert plan.placement("9").by_type == ({"p100": 1} if coming else {"v100": 1})
 
 
+@pytest.mark.thorough
 def test_nobody_is_sent_to_a_slower_type_for_an_end_that_is_not_in_danger() -> None:
     """Nine jobs of ten hours, one each half hour. The last one ends last, whatever the others do; one that would take
     as long on the slow type was sent there every few minutes, and came back to GPUs that were idle."""

@@ -54,7 +54,9 @@ def test_resharded_to_the_last_bit(tmp_path: Path) -> None:
     assert not any(any(line["codes"]) for line in lines), lines
 
 
-@pytest.mark.parametrize(("mode", "every", "at_bytes"), [("async", 2, 12), ("sync", 4, 6)])
+@pytest.mark.parametrize(
+    ("mode", "every", "at_bytes"), [pytest.param("async", 2, 12, marks=pytest.mark.thorough), ("sync", 4, 6)]
+)
 def test_killed_at_any_point(tmp_path: Path, mode: str, every: int, at_bytes: int) -> None:
     """kill -9 before each operation on files of a run, and after any number of bytes: the next run goes on from a
     checkpoint, passes none over, and ends with the bits of a run left alone; even with ``keep=1``."""

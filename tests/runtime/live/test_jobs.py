@@ -144,11 +144,11 @@ def _usr2(jobs: Jobs, job: str) -> bool:
 @pytest.mark.parametrize(
     ("template", "options", "script"),
     [
-        ("multi_gpu_one_node.sbatch", ["--gres=gpu:2"], "cnn.py"),
+        pytest.param("multi_gpu_one_node.sbatch", ["--gres=gpu:2"], "cnn.py", marks=pytest.mark.thorough),
         ("multi_node_ddp.sbatch", ["--gres=gpu:1", "--nodes=2"], "cnn.py"),
         ("balanced.sbatch", ["--gres=gpu:1"], "cnn.py"),
-        ("lightning.sbatch", ["--gres=gpu:1"], "cnn_lightning.py"),
-        ("huggingface.sbatch", ["--gres=gpu:1"], "cnn_huggingface.py"),
+        pytest.param("lightning.sbatch", ["--gres=gpu:1"], "cnn_lightning.py", marks=pytest.mark.thorough),
+        pytest.param("huggingface.sbatch", ["--gres=gpu:1"], "cnn_huggingface.py", marks=pytest.mark.thorough),
     ],
 )
 def test_gangs_train(jobs: Jobs, template: str, options: list[str], script: str) -> None:

@@ -48,6 +48,7 @@ def test_what_a_killed_tuner_leaves_is_removed_by_the_next_one(tuner: Any, study
     assert not [left for pid in (first.pid, second.pid) for left in Path("/tmp").glob(f"*-tune-{pid}-*")]
 
 
+@pytest.mark.thorough
 def test_a_tuner_that_may_not_open_enough_files_says_so(tuner: Any, study: Study) -> None:
     """Else the study's storage, or an objective, would be said to be what fails."""
     told, own = study(PLAIN.format(before="pass")), resource.getrlimit(resource.RLIMIT_NOFILE)

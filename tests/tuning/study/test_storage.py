@@ -48,6 +48,7 @@ def test_a_name_is_one_folder_beside_the_database(name: str) -> None:
     assert folder.parent == Path("/a/tune.db.hadar") and folder.name not in ("", ".", "..")
 
 
+@pytest.mark.thorough
 def test_a_search_after_the_study_was_deleted_is_refused(tuner: Any, study: Study) -> None:
     """Its trials would go on from the checkpoints of the old one's."""
     words = ("run", study(steps=2, pace=0), "--trials", "1", *RANDOM)
@@ -91,7 +92,11 @@ def test_a_study_in_memory_is_refused(tuner: Any, study: Study, url: str) -> Non
 
 @pytest.mark.parametrize(
     ("folder", "storage"),
-    [("20%20", "sqlite:///tune.db"), ("what?", "sqlite:///tune.db"), ("a b", "sqlite+pysqlite:///tune.db")],
+    [
+        pytest.param("20%20", "sqlite:///tune.db", marks=pytest.mark.thorough),
+        pytest.param("what?", "sqlite:///tune.db", marks=pytest.mark.thorough),
+        ("a b", "sqlite+pysqlite:///tune.db"),
+    ],
 )
 def test_a_storage_is_found_again_whatever_its_folder_is_called(
     tuner: Any, study: Study, folder: str, storage: str
@@ -129,6 +134,7 @@ def test_a_storage_that_needs_what_is_not_there(tuner: Any, study: Study) -> Non
         assert code == 1 and said.startswith("hadar: redis://localhost: ") and "Traceback" not in said
 
 
+@pytest.mark.thorough
 def test_options_of_a_database_are_no_part_of_its_name(tuner: Any, study: Study) -> None:
     storage = ("--storage", "sqlite:///tune.db?timeout=60")
     code, _, said = tuner("run", study(PLAIN.format(before="pass")), "--trials", "1", *RANDOM, *storage)
@@ -174,6 +180,7 @@ def test_a_study_that_is_there_with_another_aim(directions: list[str], tuner: An
     assert ("is there already, and is not to maximize" if len(directions) == 1 else "has 2 objectives") in said
 
 
+@pytest.mark.thorough
 def test_a_study_of_optunas_own_is_refused_with_a_way_out(tuner: Any, study: Study) -> None:
     """Which is tried here: trials of one's own go into a study of ours."""
     storage = f"sqlite:///{tuner.folder}/tune.db"
@@ -193,6 +200,7 @@ def test_a_study_of_optunas_own_is_refused_with_a_way_out(tuner: Any, study: Stu
 
 
 @pytest.mark.parametrize("closed", [os.O_RDWR, os.O_RDONLY])
+@pytest.mark.thorough
 def test_a_study_is_looked_at_by_who_may_not_write_to_it(
     tuner: Any, study: Study, monkeypatch: pytest.MonkeyPatch, closed: int
 ) -> None:

@@ -180,7 +180,7 @@ def test_a_lost_node(make_live: Any, make_cluster: Any, poll: Any) -> None:
     job.check(poll)
 
 
-@pytest.mark.parametrize("disk", ["kept", "lost"])
+@pytest.mark.parametrize("disk", [pytest.param("kept", marks=pytest.mark.thorough), "lost"])
 def test_a_killed_controller(make_live: Any, make_cluster: Any, poll: Any, disk: str) -> None:
     """In the middle of a period, with the tracker's database or without: the copies go on, and the next controller
     learns from them how far they are."""

@@ -15,7 +15,7 @@ HEAVY = "[[stage]]\ncompute_s = 0.01\nparameter_bytes = 4e8\nreplicas = 2\n"
 LIGHT = HEAVY.replace("4e8", "4e3")
 
 
-@pytest.mark.parametrize("policy", ["hadar", "asrpt"])
+@pytest.mark.parametrize("policy", ["hadar", pytest.param("asrpt", marks=pytest.mark.thorough)])
 def test_a_heavy_job_waits_for_a_node_and_a_light_one_is_spread(live: Any, poll: Any, policy: str) -> None:
     """Three of the four GPUs of both v100 nodes are taken by jobs that cannot be moved: two are left, one on each."""
     elsewhere = [f"{gpu}-{i}" for gpu in ("p100", "k80") for i in (1, 2)]

@@ -16,6 +16,7 @@ SETTINGS = (
 LENGTHS = {"short": 3, "long": 15}
 
 
+@pytest.mark.thorough
 def test_the_job_expected_to_be_short_goes_first(make_cluster: Any, make_live: Any, poll: Any) -> None:
     """Two kinds of jobs end, a training begins by itself, and of two that wait the later but shorter one starts."""
     live = make_live(make_cluster("v100:1x2"))

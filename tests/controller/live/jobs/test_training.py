@@ -98,6 +98,7 @@ def undisturbed(command: list[str], log: Path) -> tuple[dict[str, Any], list[dic
     return json.loads(words[0]), [json.loads(line) for line in log.read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_moved_three_times_between_gpu_types_is_bit_identical(live: Any, poll: Any) -> None:
     """One worker, moved over all types: the same weights and losses, step by step, as the undisturbed run."""
     steps, script = 220, EXAMPLES / "charlm.py"
@@ -157,7 +158,7 @@ def test_a_gang_moved_to_other_nodes_is_bit_identical(live: Any, poll: Any) -> N
     assert live.field(job, "Restarts") == "2"
 
 
-@pytest.mark.parametrize("library", ["lightning", "huggingface"])
+@pytest.mark.parametrize("library", [pytest.param("lightning", marks=pytest.mark.thorough), "huggingface"])
 def test_a_library_training_is_moved_by_its_callback(live: Any, poll: Any, library: str) -> None:
     """PyTorch Lightning and Hugging Face's Trainer, with one line in the script: measured, asked to save, moved,
     resumed; the same weights and losses, step by step, as the undisturbed run."""

@@ -110,7 +110,7 @@ def test_a_search_goes_on_with_other_gpus(live: Any, poll: Any) -> None:
     assert len(steps) == len(set(steps))
 
 
-@pytest.mark.parametrize("whole", [True, False], ids=["dead", "unreachable"])
+@pytest.mark.parametrize("whole", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["dead", "unreachable"])
 def test_the_tuners_own_node_dies(make_cluster: Callable[..., Any], make_live: Any, poll: Any, whole: bool) -> None:
     """Slurm starts the job again on other nodes, and the study goes on: no trial that was over is repeated, none is
     lost, and those that ran go on from what they had saved. A tuner that outlives its node's slurmd gives the study
