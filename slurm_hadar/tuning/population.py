@@ -209,7 +209,8 @@ def _inherit(parent: Path, child: Path) -> bool:
                 copy_checkpoints(kept, copied)
             for name in (TOKEN_FILE, RUNS):
                 with contextlib.suppress(FileNotFoundError):
-                    shutil.copy2(parent / name, child / name)
+                    shutil.copy2(parent / name, child / f".{name}")
+                    (child / f".{name}").replace(child / name)  # as a whole: that it is there says that all is
             if saved_step(child) is not None:
                 return True
             if saved_step(parent) is None and not replaces_one(kept):

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from slurm_hadar.errors import StoreError
 from slurm_hadar.tuning.executor.channel import Channel
 from slurm_hadar.tuning.executor.launch import Launcher
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
@@ -207,11 +208,17 @@ class Runs:
 
 
 def _next_run(folder: Path) -> int:
-    """How often the trial was started before, by any tuner; its checkpoints of a later run count first."""
-    file = folder / RUNS
+    """How often the trial was started before, by any tuner; its checkpoints of a later run count first. What is there
+    stays where it cannot be written: a trial that began to count anew would find its own checkpoints too new for it.
+    Raises StoreError."""
+    file, new = folder / RUNS, folder / f".{RUNS}"
     try:
         run = int(file.read_text())
     except (OSError, ValueError):
         run = 0
-    file.write_text(f"{run + 1}\n")
+    try:
+        new.write_text(f"{run + 1}\n")
+        new.replace(file)
+    except OSError as error:
+        raise StoreError(f"{file}: {error.strerror}") from None
     return run

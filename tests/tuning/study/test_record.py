@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
 
-from slurm_hadar.errors import ConfigError
+from slurm_hadar.errors import ConfigError, StoreError
+from slurm_hadar.tuning.executor.runs import _next_run
 from slurm_hadar.tuning.study.record import Record, folder_of, read_events
 
 
@@ -32,3 +34,16 @@ def test_the_tuner_of_the_run_before_is_waited_for(tmp_path: Path) -> None:
     assert not said
     Record(tmp_path, say, patience_s=60.0).close()
     assert len(said) == 1 and "waiting for its end" in said[0]
+
+
+def test_a_full_disk_costs_no_count_of_runs(tmp_path: Path) -> None:
+    """Who counts anew finds that its own checkpoints are of a later run, and fails."""
+    (tmp_path / "runs").write_text("5\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(StoreError, match=r"runs: File too large"):
+            _next_run(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert _next_run(tmp_path) == 5 and (tmp_path / "runs").read_text() == "6\n"
