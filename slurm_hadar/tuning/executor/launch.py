@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from slurm_hadar.runtime.allocation.steps import end_step, environment, start_step
 from slurm_hadar.tuning.executor.site import Site
@@ -82,6 +82,7 @@ class _Ranks:
     pids: dict[int, int | None] = field(default_factory=dict)  # code, None while it runs
     expected: int = 0
     killed: bool = False
+    failed: str = ""  # why there was no process for one of them
 
 
 class LocalLauncher:
@@ -140,14 +141,10 @@ class LocalLauncher:
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
             said = json.loads(line)
-            if "pid" in said:
-                ranks = self._runs.get(self._asked.pop(0))
-                if ranks is not None:
-                    ranks.pids[said["pid"]] = None
-                    if ranks.killed:
-                        _kill_group(said["pid"])
-            else:
+            if "ended" in said:
                 self._note(said["ended"], said["code"])
+            elif (ranks := self._runs.get(self._asked.pop(0))) is not None:
+                _begun(ranks, said)
         return self._complete()
 
     def _note(self, pid: int, code: int) -> None:
@@ -164,7 +161,10 @@ class LocalLauncher:
             codes = list(ranks.pids.values())
             if len(codes) == ranks.expected and None not in codes:
                 del self._runs[run]
-                found.append(Ended(run, next((code for code in codes if code), 0)))
+                if ranks.failed:
+                    found.append(Ended(run, 1, f"the start of its process ({ranks.failed})"))
+                else:
+                    found.append(Ended(run, next((code for code in codes if code), 0)))
         return found
 
     def _all_gone(self) -> list[Ended]:
@@ -194,6 +194,18 @@ class LocalLauncher:
                 self._zygote.stdin.close()
             self._zygote.stdout.close()
             self._zygote.wait()
+
+
+def _begun(ranks: _Ranks, said: Mapping[str, Any]) -> None:
+    """One of them has, or there is no room for it: then the others are of no use."""
+    if "failed" in said:
+        ranks.expected -= 1
+        ranks.failed, ranks.killed = said["failed"], True
+        _kill_others(ranks)
+        return
+    ranks.pids[said["pid"]] = None
+    if ranks.killed:
+        _kill_group(said["pid"])
 
 
 def _kill_others(ranks: _Ranks) -> None:

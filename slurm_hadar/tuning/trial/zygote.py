@@ -4,8 +4,9 @@ A trial that is resized starts anew, and PyTorch's import is most of what that t
 that has imported what the study's file imports from well-known libraries (never the file itself), and nothing else.
 
 Requests come as JSON lines on stdin: ``{"spec": ..., "environ": {...}, "log": FILE}`` starts a process; what is
-written back: ``{"pid": ...}`` in the order of the requests, and ``{"ended": pid, "code": ...}`` for each that ends
-(negative: its signal). It ends with its stdin, and trials are told to end with it.
+written back: ``{"pid": ...}`` in the order of the requests (``{"failed": WHY}`` where there is no room for one), and
+``{"ended": pid, "code": ...}`` for each that ends (negative: its signal). It ends with its stdin, and trials are told
+to end with it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import selectors
 import signal
 import sys
+import time
 from typing import Any
 
 from slurm_hadar.dependent import die_with_parent
@@ -26,6 +28,8 @@ from slurm_hadar.tuning.trial.wire import Spec
 from slurm_hadar.wakeup import signals_wake
 
 __all__ = ["main"]
+
+_ROOM_S, _AGAIN_S = 10.0, 0.1
 
 
 def main(modules: list[str]) -> None:
@@ -51,7 +55,21 @@ def main(modules: list[str]) -> None:
                 buffer += data
                 while b"\n" in buffer:
                     line, buffer = buffer.split(b"\n", 1)
-                    _tell({"pid": _fork(json.loads(line))})
+                    _tell(_started(json.loads(line)))
+
+
+def _started(request: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a process that is asked for. Where there is no room for one (a limit on processes, of memory), it
+    is tried again for a while: this process and its other trials go on in any case."""
+    until = time.monotonic() + _ROOM_S
+    while True:
+        try:
+            return {"pid": _fork(request)}
+        except OSError as error:
+            if time.monotonic() >= until:
+                return {"failed": error.strerror}
+        _reap()  # who has ended makes room
+        time.sleep(_AGAIN_S)
 
 
 def _fork(request: dict[str, Any]) -> int:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
@@ -79,6 +80,55 @@ def test_the_end_of_the_process_that_forks_trials_is_told_as_it_was(tmp_path: Pa
         os.kill(zygote.pid, signal.SIGKILL)
         os.waitid(os.P_PID, zygote.pid, os.WEXITED | os.WNOWAIT)
         assert launcher.ended() == [Ended((0, 0), -signal.SIGKILL, "the process that forks trials")]
+    finally:
+        launcher.close()
+
+
+def test_a_process_that_there_is_no_room_for_costs_no_other_trial(tuner: Any, study: Study) -> None:
+    """As where trials have come to a limit on processes: it is tried again, and the others go on meanwhile."""
+    (tuner.folder / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "fork, tries = os.fork, []\n"
+        "def full():\n"
+        "    tries.append(1)\n"
+        "    if len(tries) in (2, 3):\n"
+        "        raise BlockingIOError(11, 'Resource temporarily unavailable')\n"
+        "    return fork()\n"
+        "if 'slurm_hadar.tuning.trial.zygote' in sys.orig_argv:\n"
+        "    os.fork = full\n"
+    )
+    root = str(Path(launch.__file__).parents[3])
+    tuner.environ["PYTHONPATH"] = os.pathsep.join([str(tuner.folder), root])
+    code, out, said = tuner("run", study(PLAIN.format(before="import time; time.sleep(1)")), "--trials", "3", *RANDOM)
+    assert code == 0 and "trials: 3 complete" in out and "ended by" not in said, said
+
+
+def test_a_process_that_there_is_no_room_for_at_all_ends_its_own_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With those of its ranks that there are; who forks trials goes on."""
+    script = (
+        "import json, subprocess, sys\n"
+        "sys.stdin.readline()\n"
+        "rank = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL, process_group=0)\n"
+        "print(json.dumps({'pid': rank.pid}), flush=True)\n"
+        "sys.stdin.readline()\n"
+        "print(json.dumps({'failed': 'no room'}), flush=True)\n"
+        "print(json.dumps({'ended': rank.pid, 'code': rank.wait()}), flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    monkeypatch.setattr(launch, "_MODULE", ("-c", script))
+    launcher = LocalLauncher(set(), 1)
+    spec = Spec("", "", "", 0, 0, "study.py", "objective", str(tmp_path), (0, 1), "cpu", 2)
+    try:
+        launcher.start((0, 0), Site("here", "cpu", (0, 1)), [spec, spec], tmp_path / "log")
+        deadline_s, found = time.monotonic() + DEADLINE_S, list[Ended]()
+        while not found:
+            assert time.monotonic() < deadline_s
+            select.select(launcher.files(), [], [], 1.0)
+            found = launcher.ended()
+        assert found == [Ended((0, 0), 1, "the start of its process (no room)")]
+        assert launcher._living().poll() is None  # noqa: SLF001
     finally:
         launcher.close()
 
