@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from slurm_hadar.errors import ConfigError, HadarError
@@ -58,7 +59,7 @@ class MessageHandler:
             case "attribute":
                 book.attribute(live.number, said["key"], said["value"])
             case "end":
-                if live.outcome is None or said.get("state") == "failed":
+                if _counts(said, live.outcome):
                     live.outcome, live.outcome_s = said, time.monotonic()
             case _:
                 raise ValueError(f"unknown question {message.op}")
@@ -130,3 +131,9 @@ class MessageHandler:
             live.crashes = 0
         self._state.changed |= not known
         self._state.changed |= self._state.estimates.learn(live)
+
+
+def _counts(said: Mapping[str, Any], before: Mapping[str, Any] | None) -> bool:
+    """Whether what a process has told of its end is the trial's outcome: of several the first that has failed, since
+    the others fail of its being gone."""
+    return before is None or (said.get("state") == "failed" and before.get("state") != "failed")

@@ -111,3 +111,19 @@ def test_who_has_told_its_result_does_not_hold_its_gpu_for_ever(state: str, monk
     clock[0] += 100.0
     runs.enforce()
     assert set(killed) == {(0, 0)}
+
+
+def test_the_first_rank_that_fails_says_why() -> None:
+    """The others fail of its being gone, which tells nobody what to mend."""
+    live = Live(0, process=(0, 0))
+    state: Any = SimpleNamespace(lives={0: live}, book=None)
+    channel: Any = SimpleNamespace(answer=lambda *_: None)
+    handler = MessageHandler(state, channel)
+    for rank, state_, text in (
+        (1, "complete", ""),
+        (3, "failed", "ValueError: lr"),
+        (0, "failed", "connection closed"),
+    ):
+        said = {"state": state_, "text": text}
+        handler.handle(Message(b"", True, "end", 0, 0, rank, said))
+    assert live.outcome == {"state": "failed", "text": "ValueError: lr"}
