@@ -131,9 +131,16 @@ def _plain(value: Any) -> Any:
         return {str(k): _plain(v) for k, v in value.items()}
     try:
         number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        return repr(value)[:_LONGEST_TEXT]
+    except Exception:
+        return _shown(value)
     return number if math.isfinite(number) else str(number)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:_LONGEST_TEXT]
+    except Exception:
+        return f"a {type(value).__name__} that cannot be shown"
 
 
 def _end(line: Line, rank: int, outcome: dict[str, Any]) -> None:
@@ -213,8 +220,7 @@ def _beat(spec: Spec, rank: int, pages: Path) -> None:
     page: Any = None
     file = pages / f"{os.getpid()}.map"
     while True:
-        if page is None and file.exists():
-            page = _hadar_progress.Page(file)
+        if page is None and (page := _page_at(file)) is not None:
             shutil.rmtree(pages, ignore_errors=True)  # both ends have it open; at a rung this process ends by a signal
         said = _progress(page) if page is not None and page.ready else {}
         socket.send_string(json.dumps({**head, **said}))
@@ -226,6 +232,14 @@ def _beat(spec: Spec, rank: int, pages: Path) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(_ORPHAN_S)
             os._exit(128 + signal.SIGTERM)
+
+
+def _page_at(file: Path) -> Any:
+    """The page of the training, once it is there as a whole; else None."""
+    try:
+        return _hadar_progress.Page(file)
+    except (OSError, ValueError):  # the latter: it is just being made
+        return None
 
 
 def _progress(page: Any) -> dict[str, Any]:
