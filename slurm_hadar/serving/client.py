@@ -183,7 +183,7 @@ class ServingClient:
             self._connection.request(method, path, content, {**self._headers, **(headers or {})})
             answer = self._connection.getresponse()
             body = answer.read()
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, UnicodeError, http.client.HTTPException) as error:  # UnicodeError: of a host that is no name
             self._connection.close()  # the next request opens it again
             raise ServingError(f"{self._url} does not answer: {error or type(error).__name__}") from None
         try:

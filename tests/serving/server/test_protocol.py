@@ -310,6 +310,15 @@ def test_where_a_server_cannot_be(url: str) -> None:
         ServingClient(url)
 
 
+def test_a_host_that_can_be_no_name_does_not_answer() -> None:
+    """A part of a name has at most 63 letters; Python's error of it is none of the network's."""
+    with (
+        ServingClient(f"http://{'a' * 70}:80") as client,
+        pytest.raises(ServingError, match="does not answer: .*too long"),
+    ):
+        client.status()
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"inputs": NaN}', b"[" * 100_000])
 def test_what_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(ServingError, match="no JSON"):
