@@ -314,7 +314,7 @@ def test_a_host_that_can_be_no_name_does_not_answer() -> None:
     """A part of a name has at most 63 letters; Python's error of it is none of the network's."""
     with (
         ServingClient(f"http://{'a' * 70}:80") as client,
-        pytest.raises(ServingError, match="does not answer: .*too long"),
+        pytest.raises(ServingError, match=r"does not answer: .*too long"),
     ):
         client.status()
 
