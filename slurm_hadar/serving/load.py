@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import random
 import ssl
@@ -16,12 +17,15 @@ import aiohttp
 import numpy as np
 
 from slurm_hadar.errors import ServingError
+from slurm_hadar.listening import room_for
 from slurm_hadar.serving.trace import Intended
 
 __all__ = ["LoadResult", "Sent", "run_load"]
 
 _PATIENCE = 10.0  # deadlines after which nobody waits any more
 _LEAST_S = 5.0
+_FILES = 100  # beyond those of connections
+_FULL = (errno.EMFILE, errno.ENFILE)
 
 
 @dataclass(slots=True)
@@ -32,6 +36,7 @@ class Sent:
     lag_s: float = 0.0
     latency_s: float = float("inf")
     status: int = 0
+    full: bool = False  # no file could be opened to send it
 
     @property
     def on_time(self) -> bool:
@@ -85,7 +90,8 @@ def run_load(
     certificates: str | None = None,
 ) -> LoadResult:
     """Send each at its time, with one of its application's example inputs. Raises ServingError for an application
-    without examples."""
+    without examples, and where this process may not open as many connections as it takes: that is no fault of the
+    server's."""
     missing = {i.application for i in intended} - examples.keys()
     if missing:
         known = ", ".join(sorted(examples))
@@ -94,11 +100,18 @@ def run_load(
     bodies = [_body(dice.choice(list(examples[i.application])), i) for i in intended]
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     trusted = ssl.create_default_context(cafile=certificates) if url.startswith("https:") else False
-    return asyncio.run(
+    room_for(len(intended) + _FILES)  # all may wait at once
+    result = asyncio.run(
         _send_all(
             f"{url.rstrip('/')}/v2/models/{quote(model, safe='')}/infer", list(intended), bodies, headers, trusted
         )
     )
+    if full := sum(sent.full for sent in result.sent):
+        raise ServingError(
+            f"{full} of {len(intended)} requests could not be sent: this process may not open as many files; raise the "
+            "limit (ulimit -n), or lower the rate"
+        )
+    return result
 
 
 def _body(example: Mapping[str, Any], intended: Intended) -> bytes:
@@ -128,6 +141,6 @@ async def _send(session: aiohttp.ClientSession, url: str, sent: Sent, body: byte
         async with session.post(url, data=body, timeout=wait) as answer:
             await answer.read()
             sent.status = answer.status
-    except (aiohttp.ClientError, TimeoutError):
-        pass  # status stays 0: unanswered
+    except (aiohttp.ClientError, TimeoutError) as error:  # status stays 0: unanswered
+        sent.full = getattr(error, "errno", None) in _FULL
     sent.latency_s = time.perf_counter() - began - sent.intended.at_s
