@@ -29,6 +29,8 @@ __all__ = ["Connection", "Connections"]
 _QUESTIONS = ("status", "give_way")
 _REST = 20
 _AT_ONCE = 8  # lines of one process, before it is the others' turn to be heard
+#: What is said of a user's processes that were refused, lest who comes again and again fill the log.
+_MOST_SAID, _SAID_NS = 10, 60_000_000_000
 
 
 @dataclass(eq=False)
@@ -121,6 +123,7 @@ class Connections:
         self._accepted = 0
         self._parked: dict[str, int] = {}  # who has said too much, or asks too early: not read till then
         self._rests_ns: dict[int, int] = {}  # until when a user's next question waits
+        self._said: dict[int, tuple[int, int]] = {}  # of each user's refused ones: since when, and how often
         selector.register(listener, selectors.EVENT_READ)
 
     def accept(self) -> None:
@@ -131,13 +134,13 @@ class Connections:
             return
         pid, uid = credentials(sock)
         if not self._serves(uid):
-            self._say(f"process {pid} of user {uid} was refused")
+            self.say_refused(uid, f"process {pid} of user {uid} was refused")
             sock.close()
             return
         try:
             process, began = _process_of(pid, uid)
         except OSError as error:
-            self._say(f"process {pid} of user {uid} was refused: {error.strerror}")
+            self.say_refused(uid, f"process {pid} of user {uid} was refused: {error.strerror}")
             sock.close()
             return
         sock.setblocking(False)
@@ -146,6 +149,17 @@ class Connections:
         self.by_name[connection.name] = connection
         self._selector.register(sock, selectors.EVENT_READ, connection)
         self._selector.register(process, selectors.EVENT_READ, connection)
+
+    def say_refused(self, uid: int, line: str) -> None:
+        """Of a user's process that was refused; only so often a minute."""
+        since_ns, said = self._said.get(uid, (0, 0))
+        if (now := time.monotonic_ns()) - since_ns > _SAID_NS:
+            since_ns, said = now, 0
+        self._said[uid] = since_ns, said + 1
+        if said < _MOST_SAID:
+            self._say(line)
+        elif said == _MOST_SAID:
+            self._say(f"further processes of user {uid} were refused, of which nothing is said for a minute")
 
     def messages(self, connection: Connection, data: bytes = b"") -> Iterator[dict[str, Any]]:
         """What it has said, with this ``data``: some lines of it, and no question that comes too early. For the rest it

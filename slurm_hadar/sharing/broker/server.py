@@ -133,7 +133,7 @@ class Broker:
             for message in self._connections.messages(connection, data):
                 self._tell(self._act(connection, message))
         except ChannelError as error:
-            self._say(f"{connection} was refused: {error}")
+            self._connections.say_refused(connection.uid, f"{connection} was refused: {error}")
             connection.refuse(str(error))
             self._drop(connection)
 

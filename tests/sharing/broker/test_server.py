@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import mmap
@@ -344,6 +345,22 @@ def test_other_users_are_refused(running: Any, short_tmp: Path, monkeypatch: pyt
             Session(short_tmp / "s", WORK)
     assert broker.said[0] == f"process {os.getpid()} of user {os.geteuid()} was refused"
     assert (short_tmp / "s").stat().st_mode & 0o777 == 0o600
+
+
+def test_who_is_refused_again_and_again_fills_no_log(running: Any, short_tmp: Path) -> None:
+    """As any user may be on purpose by an administrator's broker: there is room for no more, or it says nonsense."""
+    broker = running(limits=Limits(linger_s=0.3, connections=2))
+    held = raw(short_tmp / "s")
+    for _ in range(30):
+        with raw(short_tmp / "s") as sock:
+            assert sock.recv(1) == b""
+    held.close()
+    for _ in range(30):
+        with raw(short_tmp / "s") as sock, contextlib.suppress(ConnectionError):  # closed before it is read
+            sock.sendall(b"nonsense\n")
+            sock.recv(1)
+    assert len(broker.said) == 11 and broker.said[0].endswith("was refused")
+    assert broker.said[-1].startswith(f"further processes of user {os.getuid()} were refused")
 
 
 def test_who_has_ended_while_it_came_leaves_no_descriptor_behind(
