@@ -92,3 +92,18 @@ def test_a_search_that_is_stopped_before_it_knows_anything_has_done_what_it_was_
     _, said = running.communicate(timeout=300)
 
     assert running.returncode == 0 and "stopped; go on with" in said and "no trial has a value" not in said
+
+
+def test_a_trial_that_somebody_else_has_ended_ends_no_search(tuner: Any, study: Study) -> None:
+    """As who takes it for one that was left behind, by Optuna's ``tell``: the study has its word."""
+    (tuner.folder / "hold").touch()
+    running = tuner.start("run", study(steps=3, pace=0.02), "--trials", "2", *RANDOM, "--json", "-")
+    tuner.until(lambda: {event["trial"] for event in tuner.events("value")} == {0, 1})
+    (file,) = tuner.folder.glob("*.db")
+    optuna.load_study(study_name=None, storage=f"sqlite:///{file}").tell(0, state=optuna.trial.TrialState.FAIL)
+    tuner.until(lambda: any(event["trial"] == 0 for event in tuner.events("over")))
+    (tuner.folder / "hold").unlink()
+    out, said = running.communicate(timeout=300)
+
+    assert running.returncode == 0 and json.loads(out)["trials"] == {"complete": 1, "fail": 1}, said
+    assert "Traceback" not in said and "trial 0 failed" in said

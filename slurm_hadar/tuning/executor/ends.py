@@ -118,7 +118,7 @@ class Ends:
         state = self._state
         log = state.record.trial_folder(live.number) / "log"
         state.say(f"trial {live.number} failed: {reason} (its output: {log})")
-        state.book.attribute(live.number, "hadar:failure", reason)
+        state.book.note_failure(live.number, reason)
         self.over(live, End.FAIL)
         self._failures += 1
         if self._failures >= _MOST_FAILURES and not self._succeeded:

@@ -271,14 +271,23 @@ class Book:
         """Note it with the trial, as Optuna's ``set_user_attr`` does."""
         self._patiently(lambda: self._trials[number].set_user_attr(key, value))
 
+    def note_failure(self, number: int, reason: str) -> None:
+        """Why a trial fails that is about to be told so."""
+        import optuna
+
+        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):  # as :meth:`tell`
+            self.attribute(number, "hadar:failure", reason)
+
     def tell(self, number: int, end: End, value: float | None = None) -> None:
-        """A trial has ended; without a value a pruned one has that of its last report, as in Optuna."""
+        """A trial has ended; without a value a pruned one has that of its last report, as in Optuna. One that somebody
+        else has ended meanwhile (Optuna's ``tell``) stays as it is."""
         import optuna
 
         state = optuna.trial.TrialState[end]
 
         def told() -> None:
-            self.study.tell(number, None if state == optuna.trial.TrialState.FAIL else value, state=state)
+            its = None if state == optuna.trial.TrialState.FAIL else value
+            self.study.tell(number, its, state=state, skip_if_finished=True)
 
         self._patiently(told)
         self._trials.pop(number, None)

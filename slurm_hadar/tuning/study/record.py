@@ -46,7 +46,7 @@ def sqlite_file(url: str) -> Path | None:
         raise ConfigError(
             f"{url} is in memory, where a study ends with its tuner: name a file, as in sqlite:///tune.db"
         )
-    file = Path(said.database).absolute()
+    file = Path(said.database).resolve()  # whatever links lead there, it is one
     if not file.name or file.is_dir():
         raise ConfigError(f"{url}: {file} is a directory; name a file in it, such as sqlite:///tune.db")
     return file

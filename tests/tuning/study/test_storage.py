@@ -117,6 +117,14 @@ def test_a_storage_is_found_again_whatever_its_folder_is_called(
     assert tuner(*shlex.split(hint))[0] == 0
 
 
+def test_a_database_is_one_whatever_links_lead_to_it(tmp_path: Path) -> None:
+    """Else two tuners would run its trials, each without the other's checkpoints."""
+    (tmp_path / "link.db").symlink_to("tune.db")
+    for there in (False, True):
+        assert folder_of(f"sqlite:///{tmp_path}/link.db", "s") == tmp_path.resolve() / "tune.db.hadar" / "s", there
+        (tmp_path / "tune.db").touch()
+
+
 def test_a_storage_without_a_study(tmp_path: Path) -> None:
     """Whose tuner was killed before it had made one."""
     url = f"sqlite:///{tmp_path}/tune.db"
