@@ -303,6 +303,7 @@ def _open(options: Options, say: Callable[[str], None], fresh: bool, record: Rec
     if trials := len(book.trials()):
         book.study.sampler = sampler_of(algorithm, Sampler(options.sampler), options.seed, trials)
     known = book.run_options()
+    book.settle(record.folder, options.storage)
     record.belongs(book.identity(), fresh=known is None)
     if known is None:
         if book.trials():

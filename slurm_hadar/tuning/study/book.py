@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.tuning.grid import contradiction
-from slurm_hadar.tuning.study.record import sqlite_file
+from slurm_hadar.tuning.study.record import TRIALS, is_running, sqlite_file
 
 if TYPE_CHECKING:
     import optuna
@@ -24,6 +25,7 @@ __all__ = ["Algorithm", "Book", "End", "Report", "Sampler", "finite", "opening",
 
 RUN = "hadar:run"  # a study's attribute: how it is run
 IDENTITY = "hadar:identity"  # and what tells it from any other of the same name
+PLACE = "hadar:folder"  # and where its checkpoints are
 _LOCK_S = 5.0
 _PATIENCE_S = 120.0
 _T = TypeVar("_T")
@@ -155,6 +157,22 @@ class Book:
             known = uuid.uuid4().hex
             self._patiently(lambda: self.study.set_user_attr(IDENTITY, known))
         return known
+
+    def settle(self, folder: Path, url: str) -> None:
+        """The checkpoints of its trials are there from now on: beside the storage that is a file, else where it was
+        begun. Raises ConfigError where they are elsewhere: here trials would begin anew, or run twice, by two tuners.
+        """
+        if sqlite_file(url) is not None:
+            return
+        known = self._patiently(lambda: self.study.user_attrs.get(PLACE))
+        if known == str(folder):
+            return
+        if isinstance(known, str) and ((Path(known) / TRIALS).exists() or is_running(Path(known))):
+            raise ConfigError(
+                f"study {self.study.study_name} has its checkpoints in {known}: run this where it was begun, in "
+                f"{Path(known).parents[1]}, or move all that is there to {folder}"
+            )
+        self._patiently(lambda: self.study.set_user_attr(PLACE, str(folder)))
 
     def note_run_options(self, options: dict[str, Any]) -> None:
         """Keep what :meth:`run_options` shall give."""

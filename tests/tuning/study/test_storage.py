@@ -125,6 +125,25 @@ def test_a_database_is_one_whatever_links_lead_to_it(tmp_path: Path) -> None:
         (tmp_path / "tune.db").touch()
 
 
+def test_a_study_on_a_server_goes_on_where_its_checkpoints_are(tmp_path: Path) -> None:
+    """Elsewhere its trials would begin anew, or a second tuner run them beside the first."""
+    sampler, pruner = optuna.samplers.RandomSampler(), optuna.pruners.NopPruner()
+    book = Book.open(f"sqlite:///{tmp_path}/server.db", "s", "minimize", sampler, pruner, print)
+    here, elsewhere = (tmp_path / name / "hadar-tune" / "s" for name in ("here", "elsewhere"))
+    url, first = "postgresql://server/studies", Record(here, print)
+    book.settle(here, url)
+    book.settle(here, url)
+    refused = pytest.raises(ConfigError, match=f"run this where it was begun, in {tmp_path}/here, or move all")
+    with refused:
+        book.settle(elsewhere, url)
+    first.close()
+    first.trial_folder(0).mkdir(parents=True)
+    with refused:
+        book.settle(elsewhere, url)
+    (here / "trials").rename(tmp_path / "moved")
+    book.settle(elsewhere, url)
+
+
 def test_a_storage_without_a_study(tmp_path: Path) -> None:
     """Whose tuner was killed before it had made one."""
     url = f"sqlite:///{tmp_path}/tune.db"
