@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
+import time
+from multiprocessing import util
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_hadar.errors import ConfigError
+from slurm_hadar.serving.scheduling.distribution import Distribution
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name
+from slurm_hadar.serving.server.scaler import Scaler
 from slurm_hadar.serving.simulation.scaling import Bounds, Scaling, Wish, scaling_of, wanted_workers
 from slurm_hadar.serving.trace import TracedRequest
 
@@ -99,3 +108,31 @@ def test_nothing_is_wanted_that_no_look_has(looks: list[tuple[float, int, float]
         wish.look(Scaling(wanted, rates), now_s)
         assert wish.wanted in {have, *(w for _, w, _ in looks)}
         assert wish.wanted <= have or wanted > have
+
+
+def test_no_room_for_the_process_that_looks_ends_no_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a model's own processes have come to a limit for a moment; else the number of workers would stay."""
+    spawn, tries, found = util.spawnv_passfds, list[int](), list[Scaling]()
+
+    def full(*words: Any) -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return int(spawn(*words))
+
+    async def looked() -> None:
+        looking = asyncio.create_task(looks.run(time.monotonic, lambda: 1))
+        while not found and not looking.done():
+            await asyncio.sleep(0.01)
+        assert not looking.done(), looking
+        looking.cancel()
+
+    monkeypatch.setattr(util, "spawnv_passfds", full)
+    monkeypatch.setattr("slurm_hadar.serving.server.scaler.EACH_S", 0.01)
+    setup = Setup(BatchLaw.linear(0.6, 16), 1.0, {"a": [0.1]})
+    looks = Scaler(Name.ORLOJ, BOUNDS, lambda: {"m": setup}, lambda *_: Distribution([0.1]), found.append)
+    try:
+        asyncio.run(asyncio.wait_for(looked(), 120))
+    finally:
+        looks.close()
+    assert len(tries) > 1

@@ -66,7 +66,7 @@ class Scaler:
                 found = await asyncio.get_running_loop().run_in_executor(
                     self._pool(), scaling_of, seen, self._policy, profiled, workers(), self._bounds
                 )
-            except BrokenExecutor:  # killed: the next look has a new one
+            except (BrokenExecutor, OSError):  # killed, or no room for it: the next look has a new one
                 self.close()
                 continue
             self._tell(found)
