@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_hadar.errors import StoreError
+from slurm_hadar.errors import HadarError, StoreError
 from slurm_hadar.tuning.executor.channel import Channel
 from slurm_hadar.tuning.executor.launch import Launcher
 from slurm_hadar.tuning.executor.live import Live, Stage, Why
@@ -113,7 +113,11 @@ class Runs:
         live.started_s, live.why, live.outcome, live.overdue = time.monotonic(), None, None, False
         live.sender, live.step, live.first_steps = None, None, None
         live.saves_asked, live.saves_answered, live.asked = 0, 0, set()
-        self._launcher.start(live.process, site, specs, folder / "log")
+        try:
+            self._launcher.start(live.process, site, specs, folder / "log")
+        except OSError as error:
+            live.process, live.at, live.grant = None, (), None  # nobody is to wait for its end
+            raise HadarError(f"trial {live.number} cannot be started: {error.strerror or error}") from error
         state.record.event(
             "start", trial=live.number, run=live.run, width=str(run.grant.width), type=site.gpu_type,
             gpus=[f"{site.name}:{gpu}" for gpu in specs[0].gpus],

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from slurm_hadar.errors import AllocationLost, HadarError
+from slurm_hadar.tuning.allocation.pool import Limits
+from slurm_hadar.tuning.allocation.widths import Grant
 from slurm_hadar.tuning.executor.channel import Message
 from slurm_hadar.tuning.executor.executor import Executor, Stopped
 from slurm_hadar.tuning.executor.group import Group
@@ -17,7 +21,8 @@ from slurm_hadar.tuning.executor.handler import MessageHandler
 from slurm_hadar.tuning.executor.launch import Ended
 from slurm_hadar.tuning.executor.live import Live, Why
 from slurm_hadar.tuning.executor.runs import Runs
-from slurm_hadar.tuning.executor.site import Sites
+from slurm_hadar.tuning.executor.site import Site, Sites
+from slurm_hadar.tuning.executor.state import Settings
 
 
 def test_who_ends_with_the_last_straw_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +132,28 @@ def test_the_first_rank_that_fails_says_why() -> None:
         said = {"state": state_, "text": text}
         handler.handle(Message(b"", True, "end", 0, 0, rank, said))
     assert live.outcome == {"state": "failed", "text": "ValueError: lr"}
+
+
+def test_a_trial_that_cannot_be_started_is_not_waited_for(tmp_path: Path) -> None:
+    """As where there is no room for an srun: the search ends, and not only when a grace is over."""
+
+    def start(*_: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    live, site = Live(0), Site("a", "v100", (0,), node="a")
+    allocator: Any = SimpleNamespace(
+        running={"0": SimpleNamespace(grant=Grant("a", Fraction(1)))},
+        gpus=SimpleNamespace(places=lambda _: (("a", 0),)),
+        limits=Limits(1, 1),
+    )
+    state: Any = SimpleNamespace(
+        allocator=allocator,
+        sites={"a": site},
+        settings=Settings(Path("study.py"), "objective"),
+        record=SimpleNamespace(trial_folder=lambda number: tmp_path / str(number)),
+    )
+    channel: Any = SimpleNamespace(token="0" * 64, address="", server_key="")
+    launcher: Any = SimpleNamespace(start=start)
+    with pytest.raises(HadarError, match="trial 0 cannot be started: Resource temporarily unavailable"):
+        Runs(state, channel, launcher)._launch(live, warm=True)  # noqa: SLF001
+    assert live.process is None
