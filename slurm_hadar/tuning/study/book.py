@@ -26,6 +26,7 @@ __all__ = ["Algorithm", "Book", "End", "Report", "Sampler", "finite", "opening",
 RUN = "hadar:run"  # a study's attribute: how it is run
 IDENTITY = "hadar:identity"  # and what tells it from any other of the same name
 PLACE = "hadar:folder"  # and where its checkpoints are
+_DELETED = "Record does not exist"  # Optuna's words
 _LOCK_S = 5.0
 _PATIENCE_S = 120.0
 _T = TypeVar("_T")
@@ -374,6 +375,10 @@ def _told(what: str) -> Iterator[None]:
         text = str(original).splitlines()[0]
         passes = any(word in text for word in ("is locked", "is full", "disk I/O", "busy"))
         raise StoreError(f"{what}: {text}", passes=passes) from error
+    except KeyError as error:
+        if _DELETED not in str(error):
+            raise
+        raise StoreError(f"{what} does not have the study any more: it was deleted") from error
     except optuna.exceptions.DuplicatedStudyError as error:
         raise ConfigError(str(error)) from error
 

@@ -58,6 +58,16 @@ def test_a_search_after_the_study_was_deleted_is_refused(tuner: Any, study: Stud
     assert code == 1 and "another study of that name (or of one like it): move or remove it" in said
 
 
+def test_a_search_whose_study_is_deleted_meanwhile_ends_in_one_line(tuner: Any, study: Study) -> None:
+    (tuner.folder / "hold").touch()
+    running = tuner.start("run", study(steps=3, pace=0.02), "--trials", "2", *RANDOM)
+    tuner.until(lambda: tuner.events("value"))
+    optuna.delete_study(study_name="study-objective", storage=f"sqlite:///{tuner.folder}/tune.db")
+    _, said = running.communicate(timeout=300)
+    assert running.returncode == 1 and "Traceback" not in said, said
+    assert "does not have the study any more: it was deleted" in said.splitlines()[-1]
+
+
 def test_a_study_that_is_refused_is_not_made(tuner: Any, study: Study) -> None:
     """Its name makes the same folder as that of another one."""
     words = ("run", study(steps=2, pace=0), "--trials", "1", *RANDOM, "--study")
