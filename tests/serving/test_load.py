@@ -65,7 +65,8 @@ def few_files() -> Iterator[None]:
 def test_a_loads_own_limits_are_no_fault_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """All requests may wait at once: for that it takes as many files as it may, and says so where these are too few."""
     monkeypatch.setattr(load, "_LEAST_S", 0.5)
-    intended, examples = [Intended(0.0, "a", 0.01)] * 60, {"a": [{"inputs": []}]}
+    intended = [Intended(0.0, "a", 0.01)] * 60
+    examples: dict[str, list[dict[str, Any]]] = {"a": [{"inputs": []}]}
     with socket.create_server(("127.0.0.1", 0), backlog=100) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with monkeypatch.context() as low:
