@@ -341,8 +341,16 @@ def _chosen(source: Any) -> str | None:
     from torch.utils.data import Subset
 
     subsets = [one for one in held_by(source) if isinstance(one, Subset)]
-    numbers = [array("q", map(int, one.indices)).tobytes() for one in subsets]
-    return hashlib.blake2b(b"".join(numbers), digest_size=8).hexdigest() if subsets else None
+    chosen = b"".join(_bytes_of(one.indices) for one in subsets)
+    return hashlib.blake2b(chosen, digest_size=8).hexdigest() if subsets else None
+
+
+def _bytes_of(indices: Iterable[Any]) -> bytes:
+    """Of whole numbers, or of texts: what a data set is asked for may be anything."""
+    try:
+        return array("q", map(int, indices)).tobytes()
+    except (TypeError, ValueError, OverflowError):
+        return repr([one for one in indices if isinstance(one, str)]).encode()
 
 
 def _called(source: Callable[..., Iterable[Any]], epoch: int) -> Iterable[Any]:

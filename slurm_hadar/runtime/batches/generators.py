@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import os
 import random
 import sys
@@ -350,11 +351,13 @@ class _Weights:
         self._first = sampler.weights.clone()
 
     def get_state(self) -> Any:
-        return None if self.of.weights.equal(self._first) else self.of.weights.clone()
+        now, first = self.of.weights, self._first
+        same = (now.dtype, now.device) == (first.dtype, first.device) and now.equal(first)
+        return None if same else now.clone()
 
     def set_state(self, state: Any) -> None:
         weights = self._first if state is None else state
-        if weights.shape == self.of.weights.shape:
+        if (weights.shape, weights.dtype) == (self.of.weights.shape, self.of.weights.dtype):
             self.of.weights.copy_(weights)  # the script may write to them under another name
         else:
             self.of.weights = weights.clone()
@@ -407,7 +410,7 @@ class _Counts:
             if hasattr(own[key], "fill_"):  # a tensor
                 own[key].fill_(state[name])
             else:
-                own[key] = type(own[key])(state[name])
+                own[key] = _as_before(own[key], state[name])
 
     def manual_seed(self, seed: int) -> None:
         """What it counts is no chance."""
@@ -426,6 +429,12 @@ class _Counts:
             for name, value in of.items()
             if type(name) is str and (number := _number(value)) is not None and number != os.getpid()
         }
+
+
+def _as_before(held: Any, value: float) -> Any:
+    """The number in the kind of the one that is held, if that kind has it: a whole one may have become a fraction."""
+    kept = type(held)(value) if math.isfinite(value) else value
+    return kept if kept == value else value
 
 
 def _number(value: Any) -> float | None:

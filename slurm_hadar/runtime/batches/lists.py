@@ -3,7 +3,8 @@ of hard examples), and lists of a sampler's or a dataset's that it changes in pl
 buckets of indices.
 
 What is as it was at first is not saved. What has changed belongs to the position, as random states do: as it was when
-the epoch began, of which the order follows, and as it is.
+the epoch began, of which the order follows, and as it is. A list that has become one of other things than numbers and
+texts, as a cache of samples, is left alone.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ __all__ = ["changed_lists", "short"]
 
 _first: dict[int, tuple[Any, Any, list[Any]]] = {}  # a subset, its indices as they were first seen, and their numbers
 _WHOSE = (".sampler", ".batch_sampler", ".dataset")
+_PLAIN = (bool, int, float, str, type(None))
+_WORD = 1 << 63
+_LEFT_ALONE = False  # the state of what is no list of plain data any more
 
 
 def changed_lists(held: Iterable[tuple[str, Any]]) -> Iterator[Any]:
@@ -61,11 +65,15 @@ class _Chosen:
 
     def get_state(self) -> Any:
         _, own, first = _first[id(self.of)]
-        if _numbers(self.of.indices) == first:
+        now = _numbers(self.of.indices)
+        if _are_alike(now, first):
             return None
-        return {"indices": _packed(_numbers(self.of.indices)), "in_place": self.of.indices is own}
+        packed = _packed(now)
+        return _LEFT_ALONE if packed is None else {"indices": packed, "in_place": self.of.indices is own}
 
     def set_state(self, state: Any) -> None:
+        if _is_left_alone(state) or _is_left_alone(self.get_state()):
+            return
         _, own, first = _first[id(self.of)]
         if state is None or state["in_place"]:
             self.of.indices = own
@@ -96,10 +104,14 @@ class _List:
         self.path, self.of, self._first = f"{path}%", held, list(held)
 
     def get_state(self) -> Any:
-        return None if self.of == self._first else _packed(self.of)
+        if _are_alike(self.of, self._first):
+            return None
+        packed = _packed(self.of)
+        return _LEFT_ALONE if packed is None else packed
 
     def set_state(self, state: Any) -> None:
-        self.of[:] = self._first if state is None else _unpacked(state)
+        if not (_is_left_alone(state) or _is_left_alone(self.get_state())):
+            self.of[:] = self._first if state is None else _unpacked(state)
 
     def manual_seed(self, seed: int) -> None:
         """They are no chance."""
@@ -112,11 +124,16 @@ class _Buckets:
         self.path, self.of, self._first = f"{path}%", held, [(bucket, list(bucket)) for bucket in held]
 
     def get_state(self) -> Any:
-        if self.of == [numbers for _, numbers in self._first]:
+        if _are_alike(self.of, [numbers for _, numbers in self._first]):
             return None
-        return {"sizes": _packed(list(map(len, self.of))), "indices": _packed(list(chain.from_iterable(self.of)))}
+        if not all(type(part) is list for part in self.of):
+            return _LEFT_ALONE
+        packed = _packed(list(chain.from_iterable(self.of)))
+        return _LEFT_ALONE if packed is None else {"sizes": _packed(list(map(len, self.of))), "indices": packed}
 
     def set_state(self, state: Any) -> None:
+        if _is_left_alone(state) or _is_left_alone(self.get_state()):
+            return
         for bucket, numbers in self._first:
             bucket[:] = numbers
         self.of[:] = [bucket for bucket, _ in self._first]
@@ -128,13 +145,27 @@ class _Buckets:
         """They are no chance."""
 
 
-def _packed(numbers: list[Any]) -> Any:
-    """As a tensor where it can be: a checkpoint of long lists takes long."""
+def _is_left_alone(state: Any) -> bool:
+    return state is _LEFT_ALONE
+
+
+def _are_alike(one: list[Any], other: list[Any]) -> bool:
+    try:
+        return one == other
+    except Exception:  # whatever else is in it now, as arrays, thinks of being compared
+        return False
+
+
+def _packed(values: list[Any]) -> Any:
+    """As a tensor where it can be: a checkpoint of long lists takes long. None where they are no plain data."""
     import torch
 
-    if all(isinstance(n, str) for n in numbers):
-        return list(numbers)
-    return torch.tensor([int(n) for n in numbers], dtype=torch.int64)
+    plain = [one.item() if getattr(one, "ndim", None) == 0 else one for one in values]
+    if not all(isinstance(one, _PLAIN) for one in plain):
+        return None
+    if plain and all(type(one) is int and -_WORD <= one < _WORD for one in plain):
+        return torch.tensor(plain, dtype=torch.int64)
+    return plain
 
 
 def _unpacked(state: Any) -> list[Any]:
