@@ -17,7 +17,7 @@ _SEEDED, _UNSEEDED, _FIRST = 624, 623, 0x80000000
 
 
 def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
-    """States of Python's, NumPy's (if imported), PyTorch's CPU and current CUDA generator, and of ``generators``
+    """States of Python's, NumPy's (if imported), PyTorch's CPU and CUDA generators, of all GPUs, and of ``generators``
     (:func:`slurm_hadar.runtime.batches.generators.generators_of`)."""
     import torch
 
@@ -27,6 +27,8 @@ def capture(generators: Iterable[Any] = ()) -> dict[str, Any]:
         states["numpy"] = (kind, [int(k) for k in keys], *(rest[0], rest[1], float(rest[2])))
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state()
+        if torch.cuda.device_count() > 1:  # layers of one model may be on several
+            states["each_cuda"] = torch.cuda.get_rng_state_all()
     held = list(generators)
     states["generators"] = [g.get_state() for g in held]
     states["held"] = _paths(held)
@@ -60,7 +62,9 @@ def restore(states: dict[str, Any], generators: Iterable[Any] = ()) -> None:
 
         numpy.random.set_state(tuple(states["numpy"]))
     if "cuda" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states["cuda"])
+        for number, state in enumerate(states.get("each_cuda", ())[: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(state, number)
+        torch.cuda.set_rng_state(states["cuda"])  # the current one may be another now
     restore_held(states, generators)
 
 
@@ -88,13 +92,15 @@ def _paths(generators: Sequence[Any]) -> list[str]:
     return found
 
 
-def seed(base: int, number: int, generators: Iterable[Any] = ()) -> None:
-    """Seed the generators that :func:`capture` captures (but CUDA's) with a mixture of two numbers."""
+def seed(base: int, number: int, generators: Iterable[Any] = (), gpus: bool = False) -> None:
+    """Seed the generators that :func:`capture` captures (CUDA's only with ``gpus``) with a mixture of two numbers."""
     import torch
 
     mixed = int.from_bytes(hashlib.blake2b(f"{base} {number}".encode(), digest_size=7).digest(), "little")
     random.seed(mixed)
     torch.default_generator.manual_seed(mixed)
+    if gpus:
+        torch.cuda.manual_seed_all(mixed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(mixed % 2**32)
     for generator in generators:

@@ -210,7 +210,7 @@ class ForkedRun:
             )
         self._load(commit)
         # what is drawn in training (dropout, augmentation) must differ between copies, runs and workers
-        rng.seed(commit.seed + 1, (place.copy * 1000 + place.restart) * 1000 + self._gang.rank)
+        rng.seed(commit.seed + 1, (place.copy * 1000 + place.restart) * 1000 + self._gang.rank, gpus=True)
         self._link.begin(0, self.total_steps)
         self._report(self._commit)
         if self._gang.leads:

@@ -216,3 +216,12 @@ def test_the_state_is_a_copy() -> None:
     with torch.no_grad():
         model.weight.add_(1)
     assert all(torch.equal(tensors[n], before[n]) for n in tensors)
+
+
+def test_a_random_number_generator_is_that_of_the_busiest_copy(tmp_path: Path) -> None:
+    """The bytes of two states, mixed, are the state of none."""
+    one, two = (torch.Generator().manual_seed(seed) for seed in (1, 2))
+    torch.rand(300, generator=two)
+    contents = [{"also": {"noise": {"state": dice.get_state()}}} for dice in (one, two)]
+    mean = merged(tmp_path, (contents[0], 2), (contents[1], 9))
+    assert mean["also"]["noise"]["state"].equal(two.get_state())
