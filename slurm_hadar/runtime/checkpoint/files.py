@@ -187,8 +187,9 @@ def _harmless() -> list[Any]:
 
         core = sys.modules.get("numpy._core.multiarray") or sys.modules["numpy.core.multiarray"]
         kinds = [getattr(numpy.dtypes, name) for name in numpy.dtypes.__all__ if name != "ObjectDType"]
-        # what NumPy's own pickles name
+        # what NumPy's own pickles name, and those of its first version
         found += [numpy.ndarray, numpy.dtype, core._reconstruct, core.scalar, *kinds]  # noqa: SLF001
+        found += [(getattr(core, name), f"numpy.core.multiarray.{name}") for name in ("_reconstruct", "scalar")]
     return found
 
 

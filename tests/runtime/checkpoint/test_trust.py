@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.torch
 import slurm_hadar  # noqa: E402
 from slurm_hadar import messages  # noqa: E402
 from slurm_hadar.errors import CheckpointError  # noqa: E402
+from slurm_hadar.runtime.checkpoint import files  # noqa: E402
 from slurm_hadar.runtime.checkpoint.place import store_here  # noqa: E402
 from tests.runtime.other_users import give, needs_root  # noqa: E402
 
@@ -274,6 +276,20 @@ def test_so_it_is_of_objects_that_are_given(capfd: pytest.CaptureFixture[str]) -
     assert told + f"{__name__}.Vocabulary" in capfd.readouterr().err and asked == [other]
     slurm_hadar.train(layer, torch.optim.SGD(torch.nn.Linear(2, 2).parameters()), total_steps=3, also=also)
     assert "no checkpoint can be written" not in capfd.readouterr().err
+
+
+def test_arrays_of_the_first_numpy_are_loaded(tmp_path: Path) -> None:
+    """Those that it has pickled name another module of it."""
+    import numpy as np
+
+    file, old = tmp_path / "new.pt", tmp_path / "old.pt"
+    torch.save({"best": np.float64(0.5), "array": np.arange(3)}, file)
+    with zipfile.ZipFile(file) as read, zipfile.ZipFile(old, "w") as written:
+        for name in read.namelist():
+            written.writestr(name, read.read(name).replace(b"cnumpy._core.multiarray", b"cnumpy.core.multiarray"))
+    assert old.read_bytes() != file.read_bytes()
+    back = files.load(old)
+    assert back["best"] == 0.5 and back["array"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.usefixtures("in_job")
