@@ -20,7 +20,7 @@ _PATIENCE_S = 10.0  # so long after a SIGTERM a turn without gradients left is w
 
 @dataclass(frozen=True, slots=True)
 class SaveEvery:
-    """Saves that nobody asks for: after so many seconds, after so many steps; None: none of that sort."""
+    """Saves that nobody asks for: after so many seconds, after so many steps; None, or no steps: none of that sort."""
 
     seconds: float | None = 600.0
     steps: int | None = None
@@ -75,7 +75,7 @@ class Trigger:
 
         ``wanted``: the training itself asks for one. ``ripe``: rank 0 is asked by it whether this is a step to save at.
         """
-        if self._every.steps is not None and step % self._every.steps == 0 and not looks:
+        if self._every.steps and step % self._every.steps == 0 and not looks:
             self._by_count = True  # until it is saved
         if step < self._next_look and not self._by_count and not looks:
             return None

@@ -73,6 +73,13 @@ def test_saves_by_count_come_at_their_step_and_need_no_look_between(monkeypatch:
     assert gang.asked == 1 + len(saves)
 
 
+def test_no_steps_are_no_saves_by_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As None, which is what other libraries call 0."""
+    Clock(monkeypatch)
+    one, *_ = made(SaveEvery(None, 0))
+    assert not any(one.due(step) for step in range(1, 22))
+
+
 def test_a_save_waits_until_it_is_ripe(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is due by count, or asked for, stays due, and is looked for at each step."""
     Clock(monkeypatch)
