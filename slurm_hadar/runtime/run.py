@@ -69,6 +69,7 @@ class Run:
         self._stopped = self._end_unsaved = False
         self._in_step = self._between = self._wanted = self._peeked = False
         self._whole, self._in_epoch = True, False
+        self._told_of_pass = False
         self._left_epoch = self._has_left = False  # the pass over its batches was left by ``break``; in the run before
         self._process = os.getpid()
         self._drawn: Mapping[str, str] = rng.drawn()
@@ -146,8 +147,17 @@ class Run:
             self._tell_of_none()
 
     def _tell_of_none(self) -> None:
-        """Of the epoch's batches, if this run has made a turn of none."""
-        if self._made == 0 and self._saver is not None and self._gang.leads:
+        """A pass over the epoch's batches gives none: this run has made a turn of none, or it is another pass."""
+        if not self._gang.leads:
+            return
+        if self._made > 0 and not self._told_of_pass:
+            self._told_of_pass = True
+            say(
+                f"WARNING: the loader of epoch {self.epoch} is gone through once more, and has no batch left: each of "
+                "an epoch's is one step. For another pass over the data, as an evaluation, take the loader that "
+                "train() was given"
+            )
+        elif self._made == 0 and self._saver is not None:
             say(
                 f"all batches of epoch {self.epoch} were used before, so its loop makes no turn, and what follows it "
                 "is done: what the script reads there and sets in the loop alone, as a loss, has no value"
@@ -174,11 +184,13 @@ class Run:
         with self._ending if self._saver is not None else contextlib.nullcontext():
             self._turns.start()
             self._between = True
+            made = self._made
             try:
                 while self.step < self.total_steps:
                     batch = self._next(within_epoch)
                     if batch is OVER:
-                        self._tell_of_none()
+                        if self._made == made:
+                            self._tell_of_none()
                         self._end_epoch()
                         return
                     self._in_step, self._between = True, False

@@ -145,7 +145,7 @@ class Feed:
         source = self._loader if self._loader is not None else self.source
         try:
             return None if callable(source) else len(source)
-        except TypeError:  # nothing with a length
+        except (TypeError, NotImplementedError):  # nothing with a length
             return None
 
     @property

@@ -44,7 +44,7 @@ def place_in(iterator: Any) -> int | None:
     given = iterator._num_yielded  # noqa: SLF001
     try:
         over = given >= len(iterator)
-    except TypeError:  # of a stream
+    except (TypeError, NotImplementedError):  # of a stream
         over = False
     return None if over or iterator._persistent_workers else int(given)  # noqa: SLF001
 

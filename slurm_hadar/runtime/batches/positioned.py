@@ -14,6 +14,9 @@ from slurm_hadar.runtime.batches.shares import Shares
 
 __all__ = ["enter", "positioned", "warm_up"]
 
+#: What PyTorch lets a script set anew in a loader, and heeds from the next epoch on.
+_SET_ANEW = ["num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator", "prefetch_factor"]
+
 
 def enter(loader: Any, skip: int, first: bool) -> Iterator[Any] | None:
     """An epoch of a ``DataLoader`` without its first ``skip`` batches, which are not loaded.
@@ -98,7 +101,7 @@ class _Positioned:
             options["prefetch_factor"] = loader.prefetch_factor
             options["multiprocessing_context"] = loader.multiprocessing_context
         order = {"batch_sampler": self.skipping} if batched else {"batch_size": None, "sampler": self.skipping}
-        self._loader = DataLoader(loader.dataset, **order, **options)
+        self._given, self._loader = loader, DataLoader(loader.dataset, **order, **options)
         mark_ours(self._loader)
 
     def __len__(self) -> int:
@@ -116,6 +119,8 @@ class _Positioned:
         self.skipping.skip = skip
         if self.shared is not None:
             self.shared.first_turn = first_turn
+        for name in _SET_ANEW:
+            setattr(self._loader, name, getattr(self._given, name))
         batches = iter(self._loader)
         self.skipping.entries.drop()
         return batches

@@ -362,3 +362,19 @@ def test_several_workers_end_an_epoch_together(run_gang: Any, job_env: dict[str,
         assert [one.returncode for one in done] == [code] * 2, done
     assert "resumed from" in done[0].stderr and "WARNING" not in done[0].stderr
     assert done[0].stdout == done[1].stdout == expected
+
+
+def test_another_pass_over_an_epochs_loader_is_told_of(small: Any) -> None:
+    """Once: it gives no batch, and an evaluation of nothing has no value. A loader that is left and gone on with is no
+    such pass."""
+    script = """
+run = slurm_hadar.train(model, optimizer, total_steps=12, loader=list(range(4)))
+for epoch, batches in run.epochs():
+    for batch in batches: step(); {left}
+    print(sum(1 for _ in batches), run.step)
+"""
+    _, out, said = small(script.replace("{left}", ""))
+    assert out == ["0 4", "0 8", "0 12"]
+    assert said.count("is gone through once more, and has no batch left") == 1 and "loader of epoch 0 " in said
+    _, out, said = small(script.replace("{left}", "break").replace("=12", "=8, name='left'"))
+    assert out == ["3 4", "3 8"] and "gone through once more" not in said

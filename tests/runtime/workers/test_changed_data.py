@@ -113,3 +113,34 @@ def test_a_whole_number_that_has_become_a_fraction() -> None:
     data.share *= 0.5
     resumed(feed, Feed(DataLoader(later, 2)))
     assert later.share == 0.5
+
+
+def test_what_the_loop_sets_in_its_loader_counts_from_the_next_epoch_on() -> None:
+    """As in an ordinary loop, also where the epoch is resumed."""
+    loader = DataLoader(list(range(8)), 2)  # type: ignore[arg-type]
+    feed = Feed(loader)
+    feed.next()
+    loader.collate_fn = sum
+    assert [feed.next() for _ in range(3)][-1].tolist() == [6, 7]
+    assert [feed.next() for _ in range(2)] == [1, 5]
+    again = Feed(later := DataLoader(list(range(8)), 2))  # type: ignore[arg-type]
+    again.restore(feed.position(), feed.random_states())
+    later.collate_fn = sum
+    assert again.next() == 9
+
+
+def test_data_whose_length_is_not_implemented() -> None:
+    """Of a class that has to have the method, as its base says; nobody asks in an ordinary loop."""
+
+    class Endless(IterableDataset[Any]):
+        def __len__(self) -> int:
+            raise NotImplementedError
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(4))
+
+    feed = Feed(DataLoader(Endless(), 2))
+    other = iter(DataLoader(Endless(), 2))
+    next(other)
+    assert [feed.next().tolist() for _ in range(3)] == [[0, 1], [2, 3], [0, 1]]
+    assert feed.epoch_batches is None and not feed.keeps_iterators
