@@ -15,6 +15,7 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import OVER
 from slurm_hadar.runtime.batches.epochs import Epoch
+from slurm_hadar.runtime.checkpoint.devices import put_back
 from slurm_hadar.runtime.checkpoint.parts import classes_of, refill, restore
 from slurm_hadar.runtime.checkpoint.resumed import ADVICE, Conditions, Resumed
 from slurm_hadar.runtime.checkpoint.saver import Saver
@@ -435,7 +436,7 @@ class Run:
             say(f"resumed from {found.name}")
 
     def _apply(self, resumed: Resumed) -> None:
-        saved = resumed.saved
+        saved = put_back(resumed.saved, self._parts)
         if self._gang.leads:
             resumed.tell(self._conditions)
         self._drawn = saved.get("drawn", self._drawn)

@@ -22,6 +22,7 @@ from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.checkpoint import files, sharded
 from slurm_hadar.runtime.checkpoint.by_worker import likeness, own_names, renamed
+from slurm_hadar.runtime.checkpoint.devices import places_of
 from slurm_hadar.runtime.checkpoint.listing import Checkpoint
 from slurm_hadar.runtime.checkpoint.parts import kept_alike, order_of, sent_round, state_of, targets_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Draft, Store
@@ -163,10 +164,12 @@ class Saver:
         mine, state, error = None, b"", None
         form, tensors = dict[str, Any](), dict[str, Any]()
         try:
-            form, tensors = sharded.split({k: state_of(parts[k]) for k in SHARDED_KINDS if k in parts}, order_of(parts))
+            states = {k: state_of(parts[k]) for k in SHARDED_KINDS if k in parts}
+            form, tensors = sharded.split(states, order_of(parts))
             form |= {kind: state_of(part) for kind, part in parts.items() if kind not in form}
             if self._gang.leads:
-                state = files.pickled({**form, **plain})
+                places = places_of({**states, **plain}, parts)
+                state = files.pickled({**form, **plain, "places": places})
             world = self._gang.world
             mine = likeness(form, tensors, sent_round(parts, world)) if world > 1 else None
         except Exception as problem:  # a user's object that cannot be pickled, say: no reason to end the training

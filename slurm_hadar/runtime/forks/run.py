@@ -16,6 +16,7 @@ from slurm_hadar.forks import Span
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.epochs import Epoch, epochs_of
+from slurm_hadar.runtime.checkpoint.devices import places_of, put_back
 from slurm_hadar.runtime.checkpoint.parts import refill, restore, state_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.checkpoint.visible import when_visible
@@ -375,8 +376,10 @@ class ForkedRun:
 
     def _write(self, path: Path, header: str) -> None:
         content = {kind: state_of(part) for kind, part in self._parts.items()}
+        content["user"] = self.state
+        places = places_of(content, self._parts)
         tensors, plain = weights.pack(
-            {**content, "user": self.state, "plain": self.also, "clock": self._schedule.position}
+            {**content, "plain": self.also, "clock": self._schedule.position, "places": places}
         )
         parameters = [
             f"model/{name}/{parameter}"
@@ -400,7 +403,8 @@ class ForkedRun:
 
     def _load(self, commit: Commit) -> None:
         """Take over the weights of ``commit``, or of a newer one if that has been cleared away meanwhile."""
-        commit, content = self._read(commit)
+        commit, read = self._read(commit)
+        content = put_back(read, self._parts)
         local = self._how.optimizer_state == "local" and self._loaded is not None
         parts = {kind: part for kind, part in self._parts.items() if not (local and kind == "optimizer")}
         advice = "all copies must run the same script with the same model"
