@@ -7,7 +7,8 @@ What becomes of each kind of tensor (our definition; ``docs/hadare.md`` gives th
 * BatchNorm's running variance: the variance of the pooled samples, that is the mean of the variances plus the variance
   of the means; running means as above;
 * whole numbers and booleans (``num_batches_tracked``) and Adam's ``step``: the largest;
-* bytes (the state of a random number generator): those of the copy that made most steps;
+* bytes (the state of a random number generator), and what is not of one shape in all copies (losses so far): that of
+  the copy that made most steps;
 * learning rates and schedules that follow the job: those of the last consolidation, to be advanced to the present step;
 * other plain data (the user's ``state``, numbers and lists of ``also``): that of the copy that made most steps.
 """
@@ -164,7 +165,7 @@ class _Mean:
     def of(self, name: str) -> Any:
         holders = [i for i, names in enumerate(self._names) if name in names]
         values = [self._get[i](name) for i in holders]
-        if _is_bytes(values[0]):
+        if _is_bytes(values[0]) or any(value.shape != values[0].shape for value in values):
             return values[max(range(len(holders)), key=lambda n: self._steps[holders[n]])]
         whole = not (values[0].is_floating_point() or values[0].is_complex())
         if whole or _is_counter(name):

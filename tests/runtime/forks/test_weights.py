@@ -225,3 +225,10 @@ def test_a_random_number_generator_is_that_of_the_busiest_copy(tmp_path: Path) -
     contents = [{"also": {"noise": {"state": dice.get_state()}}} for dice in (one, two)]
     mean = merged(tmp_path, (contents[0], 2), (contents[1], 9))
     assert mean["also"]["noise"]["state"].equal(two.get_state())
+
+
+def test_tensors_that_have_grown_are_those_of_the_busiest_copy(tmp_path: Path) -> None:
+    """As losses so far, one of each step that a copy has made."""
+    contents = [{"user": {"losses": torch.full((steps,), float(steps))}} for steps in (3, 5)]
+    mean = merged(tmp_path, (contents[0], 3), (contents[1], 5))
+    assert mean["user"]["losses"].tolist() == [5.0] * 5
