@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import slurm_hadar  # noqa: E402
+from slurm_hadar.runtime import rng  # noqa: E402
 from slurm_hadar.runtime.checkpoint import saver  # noqa: E402
 from slurm_hadar.runtime.checkpoint.devices import places_of, put_back  # noqa: E402
 from slurm_hadar.runtime.forks import run as forked  # noqa: E402
-from slurm_hadar.runtime.forks.weights import pack, read, unpack, write  # noqa: E402
 
 META = "meta"
 
@@ -54,7 +54,7 @@ def test_what_is_trained_is_trained_there() -> None:
 def test_a_module_takes_its_parameters_back_itself() -> None:
     """They are not there twice meanwhile. What a metric has beside them is moved."""
 
-    class Metric(torch.nn.Linear):
+    class Metric(torch.nn.Linear):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__(2, 1, device=META)
             self.total = torch.zeros((), device=META)
@@ -99,10 +99,15 @@ def test_a_resumed_training_has_them_there(tmp_path: Path, monkeypatch: pytest.M
     assert run.state["x"].device.type == average.shadow["w"].device.type == META
 
 
-def test_consolidations_keep_places(tmp_path: Path) -> None:
-    """Of a forked job, whose copies take over the state of one of them."""
-    tensors, plain = pack({"user": {"x": torch.ones(2)}, "places": {("user", "x"): META}})
-    write(tmp_path / "one", tensors, plain)
-    back = put_back(unpack(*read(tmp_path / "one")), parts("cpu"))
-    assert back["user"]["x"].device.type == META
-    assert forked.places_of is places_of and forked.put_back is put_back
+def test_a_copy_of_a_forked_job_has_them_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes over a consolidation when it begins, and after each period."""
+    monkeypatch.setenv("HADAR_FORK_DIR", str(tmp_path / "fork"))
+    monkeypatch.setenv("HADAR_FORK_COPY", "0")
+    monkeypatch.setattr(forked, "places_of", lambda *_: {("user", "x"): META})
+    before = rng.capture()
+    run: Any = slurm_hadar.train(torch.nn.Linear(2, 1), None, total_steps=4, state={"x": torch.ones(2)})
+    try:
+        assert run.state["x"].device.type == META
+    finally:
+        run._stop_beating()  # noqa: SLF001 - no loop is entered, which would
+        rng.restore(before)

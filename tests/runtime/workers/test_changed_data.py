@@ -81,7 +81,7 @@ def test_buckets_that_have_become_something_else() -> None:
 def test_subsets_of_data_that_are_asked_for_by_name() -> None:
     """Another choice of names is another subset."""
     named = {name: n for n, name in enumerate("abcd")}
-    one, same, other = (Feed(DataLoader(Subset(named, list(chosen)), 2)) for chosen in ("abc", "abc", "abd"))  # type: ignore[arg-type]
+    one, same, other = (Feed(DataLoader(Subset(named, list(chosen)), 2)) for chosen in ("abc", "abc", "abd"))
     assert one.next().tolist() == [0, 1]
     assert one.made_of == same.made_of != other.made_of
 
@@ -92,7 +92,7 @@ def test_weights_of_another_precision() -> None:
     def fresh() -> tuple[Feed, WeightedRandomSampler]:
         torch.manual_seed(3)
         sampler = WeightedRandomSampler([1.0] * 8, 8)
-        return Feed(DataLoader(list(range(8)), 2, sampler=sampler)), sampler  # type: ignore[arg-type]
+        return Feed(DataLoader(list(range(8)), 2, sampler=sampler)), sampler
 
     feed, sampler = fresh()
     feed.next()
@@ -117,13 +117,14 @@ def test_a_whole_number_that_has_become_a_fraction() -> None:
 
 def test_what_the_loop_sets_in_its_loader_counts_from_the_next_epoch_on() -> None:
     """As in an ordinary loop, also where the epoch is resumed."""
-    loader = DataLoader(list(range(8)), 2)  # type: ignore[arg-type]
+    loader: Any = DataLoader(list(range(8)), 2)
     feed = Feed(loader)
     feed.next()
     loader.collate_fn = sum
     assert [feed.next() for _ in range(3)][-1].tolist() == [6, 7]
     assert [feed.next() for _ in range(2)] == [1, 5]
-    again = Feed(later := DataLoader(list(range(8)), 2))  # type: ignore[arg-type]
+    later: Any = DataLoader(list(range(8)), 2)
+    again = Feed(later)
     again.restore(feed.position(), feed.random_states())
     later.collate_fn = sum
     assert again.next() == 9
