@@ -433,7 +433,9 @@ class _Counts:
 
 def _as_before(held: Any, value: float) -> Any:
     """The number in the kind of the one that is held, if that kind has it: a whole one may have become a fraction."""
-    kept = type(held)(value) if math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    kept = type(held)(value)
     return kept if kept == value else value
 
 

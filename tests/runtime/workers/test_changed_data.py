@@ -105,14 +105,15 @@ def test_weights_of_another_precision() -> None:
     assert sampler.weights.dtype is torch.float32
 
 
-def test_a_whole_number_that_has_become_a_fraction() -> None:
+@pytest.mark.parametrize("value", [0.5, 3, float("inf"), 1 << 2000], ids=["fraction", "whole", "infinite", "huge"])
+def test_a_whole_number_that_has_become_another_one(value: float) -> None:
     """Of a stream that sets it itself, or a loop that does."""
     data, later = Fading(), Fading()
     feed = Feed(DataLoader(data, 2))
     feed.next()
-    data.share *= 0.5
+    data.share = value
     resumed(feed, Feed(DataLoader(later, 2)))
-    assert later.share == 0.5
+    assert later.share == value and type(later.share) is type(value)
 
 
 def test_what_the_loop_sets_in_its_loader_counts_from_the_next_epoch_on() -> None:
