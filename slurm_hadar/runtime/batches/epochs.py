@@ -7,6 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from slurm_hadar.errors import HadarError
 from slurm_hadar.runtime.batches.data import Feed
 
 __all__ = ["Epoch", "epochs_of"]
@@ -43,8 +44,9 @@ class Epoch:
 
 
 def epochs_of(run: Iterable[Any], feed: Feed) -> Iterator[tuple[int, Epoch]]:
-    """Those of a copy of a forked job, whose steps may lie anywhere: each as far as its batches follow each other."""
-    batches, ahead = iter(run), list[Any]()
+    """Those of a copy of a forked job, whose steps may lie anywhere: each as far as its batches follow each other.
+    Raises HadarError where the script takes no batch of one: it would come again for ever."""
+    batches, ahead, taken = iter(run), list[Any](), 0
 
     def comes() -> bool:
         if not ahead:
@@ -52,8 +54,16 @@ def epochs_of(run: Iterable[Any], feed: Feed) -> Iterator[tuple[int, Epoch]]:
         return bool(ahead)
 
     def rest(epoch: int) -> Iterator[Any]:
+        nonlocal taken
         while comes() and feed.epoch == epoch:
+            taken += 1
             yield ahead.pop()
 
     while comes():
-        yield feed.epoch, Epoch(feed, partial(rest, feed.epoch), feed.index - 1)
+        epoch, before = feed.epoch, taken
+        yield epoch, Epoch(feed, partial(rest, epoch), feed.index - 1)
+        if taken == before:
+            raise HadarError(
+                f"epoch {epoch} was left without a step, and a forked job makes all of its steps: go through the "
+                "batches of each epoch that run.epochs() gives, or train without fork= in the comment"
+            )

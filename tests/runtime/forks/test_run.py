@@ -6,7 +6,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,8 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from slurm_hadar import forks  # noqa: E402
+from slurm_hadar.errors import HadarError  # noqa: E402
+from slurm_hadar.runtime.batches.epochs import epochs_of  # noqa: E402
 from slurm_hadar.runtime.forks.meeting import Commit, MeetingDirectory, write_plan  # noqa: E402
 from slurm_hadar.runtime.forks.run import ForkedRun  # noqa: E402
 from tests.runtime.forkserver import Script  # noqa: E402
@@ -178,6 +180,25 @@ def test_a_copy_goes_through_the_epochs_of_which_it_makes_steps(
     assert [e["end"] for e in ends] == [total]
     seen = Counter(tuple(sorted(line["samples"])) for c in range(2) for line in copies.lines(c))
     assert sum(seen.values()) == total and set(seen.values()) == {1}
+
+
+def test_an_epoch_of_which_a_copy_takes_no_batch_is_no_endless_loop() -> None:
+    """It has the steps to make, and would be given the same epoch again and again."""
+    feed: Any = SimpleNamespace(epoch=0, index=0, epoch_batches=3, source=[])
+
+    def run() -> Iterator[int]:
+        for step in range(9):
+            feed.epoch, feed.index = step // 3, step % 3 + 1
+            yield step
+
+    made = []
+    with pytest.raises(HadarError, match="epoch 2 was left without a step, and a forked job makes all of its steps"):
+        for epoch, loader in epochs_of(run(), feed):
+            for step in loader if epoch < 2 else ():
+                made.append(step)
+                if step == 1:
+                    break  # the rest of that epoch comes next
+    assert made == [0, 1, 2, 3, 4, 5]
 
 
 def test_no_copy_takes_the_job_for_done_by_what_it_reckons_of_the_others() -> None:
