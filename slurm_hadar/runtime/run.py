@@ -15,10 +15,10 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.data import OVER
 from slurm_hadar.runtime.batches.epochs import Epoch
-from slurm_hadar.runtime.checkpoint.devices import put_back
-from slurm_hadar.runtime.checkpoint.parts import classes_of, refill, restore
 from slurm_hadar.runtime.checkpoint.resumed import ADVICE, Conditions, Resumed
 from slurm_hadar.runtime.checkpoint.saver import Saver
+from slurm_hadar.runtime.checkpoint.states.devices import put_back
+from slurm_hadar.runtime.checkpoint.states.parts import classes_of, refill, restore
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery, Trigger
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.endings import Ending, die, flush

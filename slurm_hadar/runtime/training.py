@@ -23,14 +23,14 @@ from slurm_hadar import messages
 from slurm_hadar.runtime import emulation
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.shares import Shares
-from slurm_hadar.runtime.checkpoint.parts import (
+from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
+from slurm_hadar.runtime.checkpoint.saver import Saver
+from slurm_hadar.runtime.checkpoint.states.parts import (
     also_of,
     named,
     warn_of_what_cannot_be_loaded,
     warn_of_what_cannot_be_saved,
 )
-from slurm_hadar.runtime.checkpoint.place import store_here, workload_here
-from slurm_hadar.runtime.checkpoint.saver import Saver
 from slurm_hadar.runtime.checkpoint.trigger import SaveEvery
 from slurm_hadar.runtime.forks.place import fork_place
 from slurm_hadar.runtime.forks.run import Consolidation, ForkedRun

@@ -20,11 +20,12 @@ from typing import Any
 
 from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
-from slurm_hadar.runtime.checkpoint import files, sharded
-from slurm_hadar.runtime.checkpoint.by_worker import likeness, own_names, renamed
-from slurm_hadar.runtime.checkpoint.devices import places_of
+from slurm_hadar.runtime.checkpoint import files
 from slurm_hadar.runtime.checkpoint.listing import Checkpoint
-from slurm_hadar.runtime.checkpoint.parts import kept_alike, order_of, sent_round, state_of, targets_of
+from slurm_hadar.runtime.checkpoint.states import sharded
+from slurm_hadar.runtime.checkpoint.states.by_worker import likeness, own_names, renamed
+from slurm_hadar.runtime.checkpoint.states.devices import places_of
+from slurm_hadar.runtime.checkpoint.states.parts import kept_alike, order_of, sent_round, state_of, targets_of
 from slurm_hadar.runtime.checkpoint.store import TENSORS, Draft, Store
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.progress.link import Link

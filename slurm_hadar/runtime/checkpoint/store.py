@@ -15,7 +15,7 @@ first, then the highest step: the newest run's history counts, even where an old
 
 ``state.pt`` holds rank 0's plain data and the form of the state, ``ranks.pt`` each rank's random states, ``tensors/``
 what ``torch.distributed.checkpoint`` wrote: one file of each rank that had something to write, and ``.metadata``
-(:mod:`slurm_hadar.runtime.checkpoint.sharded`). Who writes when is :mod:`slurm_hadar.runtime.checkpoint.saver`'s
+(:mod:`slurm_hadar.runtime.checkpoint.states.sharded`). Who writes when is :mod:`slurm_hadar.runtime.checkpoint.saver`'s
 affair.
 
 This module needs no PyTorch until something is saved or loaded.
@@ -37,8 +37,9 @@ from typing import Any, TypeVar
 from slurm_hadar import __version__
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
-from slurm_hadar.runtime.checkpoint import files, sharded
+from slurm_hadar.runtime.checkpoint import files
 from slurm_hadar.runtime.checkpoint.listing import ASIDE, CLAIM, DRAFT, Checkpoint, listed
+from slurm_hadar.runtime.checkpoint.states import sharded
 from slurm_hadar.runtime.checkpoint.trained import NOTE, Follows, Trained, follows
 from slurm_hadar.runtime.launch import own
 
@@ -269,8 +270,8 @@ class Store:
         """``{name: object}`` as given to :meth:`save`. Raises CheckpointError.
 
         Tensors are whole and on the CPU, but where ``target_of`` gives another
-        (:func:`slurm_hadar.runtime.checkpoint.sharded.read`). ``worker``: its rank, of how many, for which the state
-        is; what it has saved of its own is in it if there were as many.
+        (:func:`slurm_hadar.runtime.checkpoint.states.sharded.read`). ``worker``: its rank, of how many, for which the
+        state is; what it has saved of its own is in it if there were as many.
         """
         manifest = self.manifest(checkpoint)
         parts = {n.removesuffix(".pt"): files.load(checkpoint.path / n) for n in manifest["files"] if "/" not in n}

@@ -16,8 +16,8 @@ from slurm_hadar.forks import Span
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.epochs import Epoch, epochs_of
-from slurm_hadar.runtime.checkpoint.devices import places_of, put_back
-from slurm_hadar.runtime.checkpoint.parts import refill, restore, state_of
+from slurm_hadar.runtime.checkpoint.states.devices import places_of, put_back
+from slurm_hadar.runtime.checkpoint.states.parts import refill, restore, state_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.checkpoint.visible import when_visible
 from slurm_hadar.runtime.forks import weights

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from slurm_hadar.runtime.checkpoint import sharded
-from slurm_hadar.runtime.checkpoint.by_worker import sums_of
+from slurm_hadar.runtime.checkpoint.states import sharded
+from slurm_hadar.runtime.checkpoint.states.by_worker import sums_of
 from slurm_hadar.runtime.unsaved.liveness import live, named
 
 __all__ = ["Carried", "Known", "is_the_scripts", "leaves_within", "remedy", "sameness", "sums", "variables_of"]

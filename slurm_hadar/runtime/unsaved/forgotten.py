@@ -16,7 +16,7 @@ from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.data import Feed
 from slurm_hadar.runtime.batches.generators import generators_in
 from slurm_hadar.runtime.batches.kept_over import place_in
-from slurm_hadar.runtime.checkpoint.by_worker import sums_of
+from slurm_hadar.runtime.checkpoint.states.by_worker import sums_of
 from slurm_hadar.runtime.checkpoint.turns import Turns
 from slurm_hadar.runtime.progress.link import Link
 from slurm_hadar.runtime.unsaved.carried import Carried, Known, remedy

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from slurm_hadar.runtime.checkpoint import sharded
+from slurm_hadar.runtime.checkpoint.states import sharded
 from slurm_hadar.runtime.unsaved.carried import Known, leaves_within, sameness, sums
 
 __all__ = ["Held", "is_plain", "models_within", "stateful_among", "tensors_of"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from slurm_hadar.runtime.checkpoint.by_worker import sums_of
+from slurm_hadar.runtime.checkpoint.states.by_worker import sums_of
 from slurm_hadar.runtime.unsaved.held import is_plain
 
 __all__ = ["Switches", "differ", "inner_of"]

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.torch
 import slurm_hadar  # noqa: E402
 from slurm_hadar.runtime import rng  # noqa: E402
 from slurm_hadar.runtime.checkpoint import saver  # noqa: E402
-from slurm_hadar.runtime.checkpoint.devices import places_of, put_back  # noqa: E402
+from slurm_hadar.runtime.checkpoint.states.devices import places_of, put_back  # noqa: E402
 from slurm_hadar.runtime.forks import run as forked  # noqa: E402
 
 META = "meta"

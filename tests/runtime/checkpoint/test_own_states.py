@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from slurm_hadar.runtime.checkpoint.by_worker import likeness, own_names, sums_of
+from slurm_hadar.runtime.checkpoint.states.by_worker import likeness, own_names, sums_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -22,9 +22,10 @@ pytestmark = pytest.mark.torch
 
 import slurm_hadar  # noqa: E402
 from slurm_hadar.errors import CheckpointError  # noqa: E402
-from slurm_hadar.runtime.checkpoint import files, saver, sharded  # noqa: E402
+from slurm_hadar.runtime.checkpoint import files, saver  # noqa: E402
 from slurm_hadar.runtime.checkpoint import store as checkpoint  # noqa: E402
 from slurm_hadar.runtime.checkpoint.listing import CLAIM, Checkpoint  # noqa: E402
+from slurm_hadar.runtime.checkpoint.states import sharded  # noqa: E402
 from slurm_hadar.runtime.inject import _hadar_progress as shared  # noqa: E402
 from tests.runtime.forkserver import Script  # noqa: E402
 

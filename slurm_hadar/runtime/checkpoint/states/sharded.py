@@ -4,7 +4,7 @@ A state (nested dicts, lists and tuples) is split into its form, with a mark in 
 by name. Each rank plans what it has, rank 0 makes one plan of all, each rank writes its share. A tensor that is
 sharded (``DTensor``: FSDP2, tensor parallelism) is written by the ranks that hold it; any other is rank 0's, which
 alone decides where copies differ (the batch-norm statistics of DDP, GPUs of different types), unless they are no copies
-(:mod:`slurm_hadar.runtime.checkpoint.by_worker`). Reading needs no
+(:mod:`slurm_hadar.runtime.checkpoint.states.by_worker`). Reading needs no
 agreement: each rank reads the slices that it wants, so any number of ranks can go on, with other shards or none.
 
 DCP's own ``save`` is not used, for it plans, writes and agrees in one call, on tensors that must not change meanwhile:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_hadar.runtime.checkpoint import sharded
+from slurm_hadar.runtime.checkpoint.states import sharded
 
 __all__ = ["places_of", "put_back"]
 

@@ -11,8 +11,9 @@ from typing import Any
 from slurm_hadar.errors import CheckpointError, reason_of
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.batches.generators import followed
-from slurm_hadar.runtime.checkpoint import files, sharded
-from slurm_hadar.runtime.checkpoint.optimizers import is_optimizer, load
+from slurm_hadar.runtime.checkpoint import files
+from slurm_hadar.runtime.checkpoint.states import sharded
+from slurm_hadar.runtime.checkpoint.states.optimizers import is_optimizer, load
 
 __all__ = [
     "also_of",
@@ -213,7 +214,7 @@ def kept_alike(parts: Mapping[str, dict[str, Any]], world: int) -> frozenset[str
 
 
 def _path(*parts: str) -> str:
-    """As tensors are named by :func:`slurm_hadar.runtime.checkpoint.sharded.split`."""
+    """As tensors are named by :func:`slurm_hadar.runtime.checkpoint.states.sharded.split`."""
     return ".".join(filter(None, parts))
 
 

@@ -3,7 +3,7 @@
 A stage of a pipeline, weights that are averaged now and then, a worker's noise: rank 0's would be in the place of all
 others' after a resume. So the workers compare at each save, and who has something else writes that beside (our
 definition). Rank 0's count, and are not compared, where ``DistributedDataParallel`` sends buffers round, or keeps
-weights alike but for the rounding of another GPU (:mod:`slurm_hadar.runtime.checkpoint.parts`).
+weights alike but for the rounding of another GPU (:mod:`slurm_hadar.runtime.checkpoint.states.parts`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_hadar.runtime.checkpoint import sharded
+from slurm_hadar.runtime.checkpoint.states import sharded
 
 __all__ = ["Likeness", "likeness", "own_names", "renamed", "sums_of"]
 
@@ -36,8 +36,8 @@ class Likeness:
 
 
 def likeness(form: Any, tensors: Mapping[str, Any], sent_round: Container[str]) -> Likeness:
-    """Of a state as :func:`slurm_hadar.runtime.checkpoint.sharded.split` gives it. The values of tensors that are
-    ``sent_round`` are not looked at."""
+    """Of a state as :func:`slurm_hadar.runtime.checkpoint.states.sharded.split` gives it. The values of tensors that
+    are ``sent_round`` are not looked at."""
     found, asked = dict[str, Any](), dict[str, Any]()
     for name, tensor in tensors.items():
         if sharded.is_sharded(tensor):
