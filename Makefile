@@ -30,7 +30,7 @@ $(STAMP): setup.cfg pyproject.toml
 demo: $(STAMP) ## 14 training jobs on a private Slurm cluster: stock Slurm, then Hadar (about 9 minutes)
 	$(BIN)/python -m examples.demo
 
-check: ## lint, types, and the tests that are quick and need no Slurm, no PyTorch and no browser (some 4 minutes on 2 cores)
+check: ## lint, types, and the tests that are quick and need no Slurm, no PyTorch and no browser (5 minutes on 2 cores)
 	@$(MAKE) --no-print-directory --jobs=2 lint quick
 
 # beside lint, since mypy takes one core for half a minute where it has no cache; a worker more than cores, since some
@@ -38,7 +38,7 @@ check: ## lint, types, and the tests that are quick and need no Slurm, no PyTorc
 quick: $(STAMP)
 	@HYPOTHESIS_PROFILE=quick $(RUN) pytest -m "not slurm and not torch and not built and not thorough" -n $$(($$(nproc) + 1)) --dist worksteal -q $(PYTEST_ARGS)
 
-test: ## check, and what needs PyTorch, a browser and private Slurm clusters (20 to 30 minutes on 2 cores)
+test: ## check, and what needs PyTorch, a browser and private Slurm clusters (25 to 35 minutes on 2 cores)
 	@HYPOTHESIS_PROFILE=quick $(MAKE) --no-print-directory --jobs=2 lint suites
 
 thorough: ## test, with all drawn examples, and what repeats much for little (an hour on 2 cores)
