@@ -23,7 +23,7 @@ from slurm_hadar.runtime.batches.fetched import Fetched, base_of
 from slurm_hadar.runtime.batches.generators import counts_of_data, generators_in, generators_of, has_spawned, held_by
 from slurm_hadar.runtime.batches.kept import Kept
 from slurm_hadar.runtime.batches.kept_over import KeptOver
-from slurm_hadar.runtime.batches.positioned import positioned
+from slurm_hadar.runtime.batches.positioned import length_of, positioned
 from slurm_hadar.runtime.batches.shares import Shares
 
 __all__ = ["OVER", "Feed"]
@@ -143,10 +143,7 @@ class Feed:
     def epoch_batches(self) -> int | None:
         """How many batches an epoch has; None where only going through it would tell."""
         source = self._loader if self._loader is not None else self.source
-        try:
-            return None if callable(source) else len(source)
-        except (TypeError, NotImplementedError):  # nothing with a length
-            return None
+        return None if callable(source) else length_of(source)
 
     @property
     def goes_on(self) -> bool:

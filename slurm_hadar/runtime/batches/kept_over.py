@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
+from slurm_hadar.runtime.batches.positioned import length_of
+
 __all__ = ["KeptOver", "place_in"]
 
 _LOOKS = 4  # epochs: to look at all objects takes hundredths of a second
@@ -41,11 +43,8 @@ class KeptOver:
 
 def place_in(iterator: Any) -> int | None:
     """How many batches it has given; None where that is all, or where its loader begins anew each time."""
-    given = iterator._num_yielded  # noqa: SLF001
-    try:
-        over = given >= len(iterator)
-    except (TypeError, NotImplementedError):  # of a stream
-        over = False
+    given, length = iterator._num_yielded, length_of(iterator)  # noqa: SLF001
+    over = length is not None and given >= length
     return None if over or iterator._persistent_workers else int(given)  # noqa: SLF001
 
 

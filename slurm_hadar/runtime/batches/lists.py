@@ -69,10 +69,10 @@ class _Chosen:
         if _are_alike(now, first):
             return None
         packed = _packed(now)
-        return _LEFT_ALONE if packed is None else {"indices": packed, "in_place": self.of.indices is own}
+        return packed if packed is _LEFT_ALONE else {"indices": packed, "in_place": self.of.indices is own}
 
     def set_state(self, state: Any) -> None:
-        if _is_left_alone(state) or _is_left_alone(self.get_state()):
+        if _is_left_alone(self, state):
             return
         _, own, first = _first[id(self.of)]
         if state is None or state["in_place"]:
@@ -104,13 +104,10 @@ class _List:
         self.path, self.of, self._first = f"{path}%", held, list(held)
 
     def get_state(self) -> Any:
-        if _are_alike(self.of, self._first):
-            return None
-        packed = _packed(self.of)
-        return _LEFT_ALONE if packed is None else packed
+        return None if _are_alike(self.of, self._first) else _packed(self.of)
 
     def set_state(self, state: Any) -> None:
-        if not (_is_left_alone(state) or _is_left_alone(self.get_state())):
+        if not _is_left_alone(self, state):
             self.of[:] = self._first if state is None else _unpacked(state)
 
     def manual_seed(self, seed: int) -> None:
@@ -129,10 +126,10 @@ class _Buckets:
         if not all(type(part) is list for part in self.of):
             return _LEFT_ALONE
         packed = _packed(list(chain.from_iterable(self.of)))
-        return _LEFT_ALONE if packed is None else {"sizes": _packed(list(map(len, self.of))), "indices": packed}
+        return packed if packed is _LEFT_ALONE else {"sizes": _packed(list(map(len, self.of))), "indices": packed}
 
     def set_state(self, state: Any) -> None:
-        if _is_left_alone(state) or _is_left_alone(self.get_state()):
+        if _is_left_alone(self, state):
             return
         for bucket, numbers in self._first:
             bucket[:] = numbers
@@ -145,8 +142,9 @@ class _Buckets:
         """They are no chance."""
 
 
-def _is_left_alone(state: Any) -> bool:
-    return state is _LEFT_ALONE
+def _is_left_alone(one: _Chosen | _List | _Buckets, state: Any) -> bool:
+    """Whether what was saved of it, or what it holds now, is no plain data."""
+    return state is _LEFT_ALONE or one.get_state() is _LEFT_ALONE
 
 
 def _are_alike(one: list[Any], other: list[Any]) -> bool:
@@ -157,12 +155,12 @@ def _are_alike(one: list[Any], other: list[Any]) -> bool:
 
 
 def _packed(values: list[Any]) -> Any:
-    """As a tensor where it can be: a checkpoint of long lists takes long. None where they are no plain data."""
+    """As a tensor where it can be: a checkpoint of long lists takes long. _LEFT_ALONE where they are no plain data."""
     import torch
 
     plain = [one.item() if getattr(one, "ndim", None) == 0 else one for one in values]
     if not all(isinstance(one, _PLAIN) for one in plain):
-        return None
+        return _LEFT_ALONE
     if plain and all(type(one) is int and -_WORD <= one < _WORD for one in plain):
         return torch.tensor(plain, dtype=torch.int64)
     return plain

@@ -12,10 +12,18 @@ from slurm_hadar.runtime.batches.kept import mark_ours
 from slurm_hadar.runtime.batches.sampler import SharedBatchSampler
 from slurm_hadar.runtime.batches.shares import Shares
 
-__all__ = ["enter", "positioned", "warm_up"]
+__all__ = ["enter", "length_of", "positioned", "warm_up"]
 
 #: What PyTorch lets a script set anew in a loader, and heeds from the next epoch on.
 _SET_ANEW = ["num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "generator", "prefetch_factor"]
+
+
+def length_of(source: Any) -> int | None:
+    """How many batches it gives; None where only going through it would tell, as of a stream."""
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def enter(loader: Any, skip: int, first: bool) -> Iterator[Any] | None:

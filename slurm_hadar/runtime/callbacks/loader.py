@@ -14,7 +14,7 @@ from typing import Any
 
 from slurm_hadar.runtime import rng
 from slurm_hadar.runtime.batches.generators import generators_of
-from slurm_hadar.runtime.batches.positioned import enter, warm_up
+from slurm_hadar.runtime.batches.positioned import enter, length_of, warm_up
 
 __all__ = ["Position", "entered", "positioned"]
 
@@ -153,7 +153,8 @@ class _Positions:
             iter(self._iterator)
         else:
             self._leave_out(start.used, first=not start.begun)
-        self._held, self.fetches_ahead = self.generators(), not _is_sized(self)
+        # Lightning fetches a batch ahead, to know which one is the last
+        self._held, self.fetches_ahead = self.generators(), length_of(self) is None
         if start is not None and start.ahead is not None:
             rng.restore(start.ahead, self._held)
             self._then = start.now
@@ -176,15 +177,6 @@ class _Positions:
 def entered(combined_loader: Any) -> bool:
     """Whether some of its loaders keep the workers that they were gone through with."""
     return any(getattr(loader, "_iterator", None) is not None for loader in combined_loader.flattened)
-
-
-def _is_sized(loader: Any) -> bool:
-    """If not, Lightning fetches a batch ahead, to know which one is the last."""
-    try:
-        len(loader)
-    except (TypeError, NotImplementedError):
-        return False
-    return True
 
 
 def positioned(source: Any, combined_loader: type) -> Any:

@@ -17,7 +17,7 @@ from slurm_hadar import messages
 from slurm_hadar.errors import CheckpointError
 from slurm_hadar.joblog import say
 from slurm_hadar.runtime.launch import own
-from slurm_hadar.runtime.launch.slurmctld import plain_environ
+from slurm_hadar.runtime.launch.slurmctld import run_plainly
 
 __all__ = ["claim", "failure_before", "put_back"]
 
@@ -101,9 +101,7 @@ def _job(environ: Mapping[str, str]) -> str:
 
 def _slurm(*command: str) -> tuple[int, str]:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=CALL_S, stdin=subprocess.DEVNULL, env=plain_environ()
-        )
+        done = run_plainly(command, CALL_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     return done.returncode, (done.stdout if not done.returncode else done.stderr).strip()

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from slurm_hadar.joblog import say
 
 __all__ = [
     "SEP", "Ask", "JobFacts", "accounted_runs", "array_submissions", "ask", "ask_patiently", "comment_changed",
-    "job_facts", "plain_environ",
+    "job_facts", "run_plainly",
 ]  # fmt: skip
 
 Ask = Callable[[list[str]], str | None]
@@ -105,19 +105,21 @@ def ask(command: list[str]) -> str | None:
     return answer
 
 
-def plain_environ() -> dict[str, str]:
-    """The environment for Slurm's commands, without their user's wishes: which jobs to show, and how. Submission times
-    tell jobs apart, and are kept between blanks: relative ones (``SLURM_TIME_FORMAT``) are others on the next day."""
+def run_plainly(command: Sequence[str], timeout_s: float = CALL_S) -> subprocess.CompletedProcess[str]:
+    """A command of Slurm's without its user's wishes: which jobs to show, and how. Submission times tell jobs apart,
+    and are kept between blanks: relative ones (``SLURM_TIME_FORMAT``) are others on the next day. Raises OSError and
+    TimeoutExpired."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SQUEUE_", "SACCT_", "SCONTROL_"))}
-    return {**kept, "SLURM_TIME_FORMAT": "standard"}
+    environ = {**kept, "SLURM_TIME_FORMAT": "standard"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, env=environ
+    )
 
 
 def _answer(command: list[str]) -> tuple[str | None, str]:
     """The output of a Slurm command, or None and why there is none."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=CALL_S, stdin=subprocess.DEVNULL, env=plain_environ()
-        )
+        done = run_plainly(command)
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, str(error)
     if done.returncode:
