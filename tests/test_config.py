@@ -104,6 +104,24 @@ def test_all_faults_are_told_with_their_lines(write: Any) -> None:
     assert faults == [*(f"{path}:{line}:" for line in (1, 5, 6, 8)), "command"]
 
 
+def test_what_is_missing_is_told_with_the_line_of_its_section(write: Any) -> None:
+    path = write("[partitions.a]\n[partitions.b]\n")
+
+    with pytest.raises(ConfigError) as caught:
+        load(path)
+
+    faults = [str(fault) for fault in (caught.value, *caught.value.more)]
+    assert faults == [f"{path}:1: partitions.a.mode is missing", f"{path}:2: partitions.b.mode is missing"]
+
+
+def test_a_mark_at_the_beginning_hides_no_line(write: Any) -> None:
+    """Some editors write one."""
+    path = write("\ufeff[guard]\r\nmin_run_s = -1\r\n")
+
+    with pytest.raises(ConfigError, match=r"config\.toml:2: guard\.min_run_s = -1: "):
+        load(path)
+
+
 def test_a_file_beside_us_has_lines_too(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(write("[guard]\nmax_preemptions = -3\n").parent)
     with pytest.raises(ConfigError, match=r"^config\.toml:2: guard\.max_preemptions = -3: "):

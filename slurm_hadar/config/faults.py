@@ -27,8 +27,9 @@ def lines_of(error: ValidationError, origins: Mapping[str, str]) -> list[str]:
         path = [str(p) for p in fault["loc"]]
         name = ".".join(path)
         within = (origin for key, origin in origins.items() if key.startswith(f"{name}."))
-        origin = origins.get(name) or next(within, _UNKNOWN)
-        line = _line_of(origin, path)
+        above = (origins[key] for n in range(len(path) - 1, 0, -1) if (key := ".".join(path[:n])) in origins)
+        origin = origins.get(name) or next(within, None) or next(above, _UNKNOWN)
+        line = _line_of(origin, path[:-1] if fault["type"] == "missing" else path)
         found[origin, line, path[-1] if path else ""] = (
             f"{origin}{f':{line}' if line else ''}: {_wrong(fault, path, name)}"
         )
@@ -40,6 +41,8 @@ def _wrong(fault: Any, path: list[str], name: str) -> str:
         valid = _valid_keys(path[:-1])
         near = difflib.get_close_matches(path[-1], valid, n=1)
         return f"unknown key {name}; {f'did you mean {near[0]}? ' if near else ''}valid here: {', '.join(valid)}"
+    if fault["type"] == "missing":
+        return f"{name} is missing"
     message = fault["msg"].removeprefix("Value error, ")
     return f"{name} = {fault['input']!r}: {message[:1].lower()}{message[1:]}"
 
@@ -51,7 +54,9 @@ _SETTING = re.compile(r"""\s*([\w."'-]+)\s*=""")
 def _line_of(origin: str, path: list[str]) -> int:
     """The line of a key or section in a file; 0 where the origin is none, or the key is written otherwise."""
     try:
-        lines = Path(origin).read_text().splitlines() if origin not in (COMMAND_LINE, _UNKNOWN) else []
+        lines = (
+            Path(origin).read_text(encoding="utf-8-sig").splitlines() if origin not in (COMMAND_LINE, _UNKNOWN) else []
+        )
     except (OSError, ValueError):
         lines = []
     section: list[str] = []

@@ -140,6 +140,8 @@ def _merge(
             child = into.setdefault(key, {})
             if not isinstance(child, dict):
                 raise ConfigError(f"{origin}: {name} is a section here and a value elsewhere")
+            if not value:
+                origins[name] = origin
             _merge(child, value, origin, origins, name + ".")
         else:
             into[key] = value

@@ -209,11 +209,17 @@ def _file_system(directory: Path) -> str | Unknown:
         mounts = Path("/proc/mounts").read_text()
     except OSError as error:
         return Unknown(f"/proc/mounts cannot be read: {error.strerror}")
-    points = {line.split()[1]: line.split()[2] for line in mounts.splitlines() if len(line.split()) > 2}
-    for place in (directory.absolute(), *directory.absolute().parents):
+    points = {_unescaped(line.split()[1]): line.split()[2] for line in mounts.splitlines() if len(line.split()) > 2}
+    real = Path(os.path.realpath(directory))  # a link may lead to a file server
+    for place in (real, *real.parents):
         if str(place) in points:
             return points[str(place)]
     return Unknown(f"/proc/mounts has no mount of {directory}")
+
+
+def _unescaped(path: str) -> str:
+    """As the kernel means it: blanks and backslashes stand there as octal numbers."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), path)
 
 
 def _lock(directory: Path, config: Config, slurm: Survey | Unknown) -> str | Unknown:

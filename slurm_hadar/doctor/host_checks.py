@@ -184,7 +184,7 @@ def _job_submit(host: Host) -> Answer:
     source, conf = f"{host.wrappers}/job_submit.lua", host.slurm.settings.get("SLURM_CONF", "/etc/slurm/slurm.conf")
     target = conf.rpartition("/")[0]
     copy = f"cp {source} {target}/ && scontrol reconfigure    # on the slurmctld host"
-    if "lua" not in plugins.split(","):
+    if "lua" not in (name.strip().removeprefix("job_submit/") for name in plugins.split(",")):
         return note(
             "job_submit.lua is not installed: jobs must be submitted untyped and with --requeue",
             f"{added(host.slurm, 'JobSubmitPlugins', 'lua')}    # and {copy}",

@@ -311,9 +311,15 @@ def _preemption(case: SlurmCase) -> Answer:
     mode, kind = case.slurm.setting("PreemptMode"), case.slurm.setting("PreemptType")
     if isinstance(mode, Unknown) or isinstance(kind, Unknown):
         return cannot_tell("scontrol show config names no PreemptMode or PreemptType")
+    fix = "PreemptMode=OFF    # of the partitions that are steered"
+    if "GANG" in mode and kind == "preempt/none":
+        return warning(
+            f"PreemptMode = {mode}: where a partition has OverSubscribe=FORCE or YES, Slurm suspends jobs by turns, "
+            "and a suspended job keeps its GPUs",
+            "PreemptMode=OFF",
+        )
     if mode in ("OFF", "") or kind == "preempt/none":
         return ok("Slurm stops no jobs in favour of others")
-    fix = "PreemptMode=OFF    # of the partitions that are steered"
     if "SUSPEND" in mode or "GANG" in mode:
         return warning(f"PreemptMode = {mode}: a suspended job keeps its GPUs, so they are freed for nobody", fix)
     if "CANCEL" in mode:
@@ -397,6 +403,10 @@ def _power_saving(case: SlurmCase) -> Answer:
             return cannot_tell(value.why)
     if str(program) in ("", "(null)"):
         return ok("Slurm switches no nodes off")
+    if str(idle).upper() == "INFINITE":
+        return ok(
+            "Slurm switches no nodes off (SuspendTime = INFINITE), unless a partition has a SuspendTime of its own"
+        )
     said = f"Slurm switches nodes off (SuspendTime = {idle}) and gives them {patience} to come up (ResumeTimeout)"
     words = str(private).lower()
     if "cloud" not in words:

@@ -139,6 +139,7 @@ BAD: list[tuple[str, str, dict[str, Any], dict[str, Any], dict[str, Any], tuple[
     ("scheduler", "note", {"SchedulerParameters": ""}, {}, {}, (), "every 30 s"),
     ("preemption", "warning", {"PreemptMode": "GANG,SUSPEND", "PreemptType": "preempt/qos"}, {}, {}, (),
      "keeps its GPUs"),
+    ("preemption", "warning", {"PreemptMode": "GANG"}, {}, {}, (), "suspends jobs by turns"),
     ("preemption", "warning", {"PreemptMode": "CANCEL", "PreemptType": "preempt/qos"}, {}, {}, (), "for good"),
     ("preemption", "note", {"PreemptMode": "REQUEUE", "PreemptType": "preempt/qos"}, {}, {}, (), "without asking"),
     ("select", "problem", {"SelectType": "select/linear"}, {}, {}, (), "does not hand out single GPUs"),
@@ -306,6 +307,19 @@ def test_a_line_that_is_told_keeps_what_the_site_has(check: str, settings: dict[
     found = findings(slurm(settings), host())[check]
 
     assert found.fix.partition("    #")[0] == line
+
+
+def test_power_saving_without_a_time_switches_nothing_off() -> None:
+    found = findings(slurm({"SuspendTime": "INFINITE", "PrivateData": "none"}), host())["power_saving"]
+
+    assert found.verdict == "ok" and found.found.startswith("Slurm switches no nodes off")
+
+
+def test_the_full_name_of_the_plug_in_is_its_name_too() -> None:
+    """As Slurm takes it."""
+    found = findings(slurm({"JobSubmitPlugins": "throttle,job_submit/lua"}), host())["job_submit"]
+
+    assert (found.verdict, found.found) == ("ok", "job_submit.lua is that of this version")
 
 
 def test_where_slurm_switches_nothing_off_cloud_nodes_are_no_matter() -> None:

@@ -33,6 +33,20 @@ def test_it_only_looks(tmp_path: Path) -> None:
     assert (Path(host.wrappers) / "job_submit.lua").is_file()
 
 
+def test_the_file_system_of_a_state_directory_is_that_which_a_link_leads_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database on a file server is warned of, also behind a link, and where a name has a blank."""
+    (tmp_path / "the share").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "the share")
+    share = str(tmp_path / "the share").replace(" ", "\\040")
+    read, mounts = Path.read_text, f"root / ext4 rw 0 0\nserver:/x {share} nfs4 rw 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda p, *a, **k: mounts if p == Path("/proc/mounts") else read(p, *a, **k))
+
+    for name, kind in {"link": "nfs4", "the share/new": "nfs4", "other": "ext4"}.items():
+        assert inspect_host(load(None, (f"controller.state_dir={tmp_path / name}",)), "", AWAY).state_fs == kind
+
+
 def test_a_state_directory_below_a_file(tmp_path: Path) -> None:
     """Said in a few words."""
     (tmp_path / "file").touch()
