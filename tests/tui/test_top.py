@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from textual.widgets import DataTable, Input, Static
 from slurm_hadar.config import load
 from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.trends import trend_of
-from slurm_hadar.controller.answers.view import job_view, picture_of
+from slurm_hadar.controller.answers.view import job_view, picture_of, queue_view
 from slurm_hadar.controller.journal import DashboardChanges, Journal, ReadOnlyJournal, RoundRecord, Run
 from slurm_hadar.model import Placement
 from slurm_hadar.testing.fake_slurm import FakeSlurm
@@ -107,6 +109,33 @@ def test_slurm_as_it_is_now(seat: Seat) -> None:
         assert "quit" in shown.splitlines()[-1]
 
     seat.sit(what)
+
+
+def damage(journal: Path) -> None:
+    """Spoil tables so that it shows where they are read, not where the file is opened."""
+    with contextlib.closing(sqlite3.connect(journal)) as db:
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+        pages = [page for (page,) in db.execute("SELECT rootpage FROM sqlite_schema WHERE name IN ('rounds', 'jobs')")]
+    content = bytearray(journal.read_bytes())
+    for page in pages:
+        content[(page - 1) * size : page * size] = b"\xff" * size
+    journal.write_bytes(content)
+
+
+def test_a_journal_that_is_damaged_within(seat: Seat, tmp_path: Path) -> None:
+    """Slurm's word is shown with what is wrong, as in ``hadar queue`` and ``hadar status``."""
+    write_journal(tmp_path / "journal.db", time.time(), jobs=20, nodes=2).close()
+    damage(tmp_path / "journal.db")
+    seat.state = tmp_path
+    config = load(None, [f"controller.state_dir={tmp_path}"])
+
+    async def what(app: Top, _pilot: Any) -> None:
+        assert "cannot read the journal" in text_of(app, "fault")
+        assert sorted(ids(app)) == ["1", "2", "3"]
+
+    seat.sit(what)
+    lines, note = queue_view(seat.slurm, config)
+    assert len(lines) == 3 and "only what Slurm says: cannot read the journal" in note
 
 
 def test_slurm_away(seat: Seat) -> None:

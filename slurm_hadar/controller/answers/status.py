@@ -16,7 +16,7 @@ from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.lines import Line
 from slurm_hadar.controller.answers.peek import as_given, peek
-from slurm_hadar.controller.answers.view import journal_or_empty, shown_lines, silence
+from slurm_hadar.controller.answers.view import by_journal, shown_lines, silence
 from slurm_hadar.controller.journal import JobRecord, Reader, Run, Stage
 from slurm_hadar.errors import HadarError, SlurmError, SlurmUnavailable
 from slurm_hadar.model import Basis, Job, Speed
@@ -144,8 +144,7 @@ def status_of(backend: CliBackend, config: Config, job_id: str) -> Status:
 
 
 def _known(backend: CliBackend, config: Config, job_id: str) -> _Known:
-    journal, unread = journal_or_empty(config)
-    try:
+    def tell(journal: Reader, unread: str) -> _Known:
         lines, hidden, away = _lines(backend, config, journal)
         line = next((line for line in lines if line.job_id == job_id), None)
         tasks = tuple(sorted(_of(job_id, lines), key=lambda line: by_number(line.job_id)))
@@ -162,8 +161,8 @@ def _known(backend: CliBackend, config: Config, job_id: str) -> _Known:
             away,
             tuple(fault for fault in faults if fault),
         )
-    finally:
-        journal.close()
+
+    return by_journal(config, tell)
 
 
 def _accounted(

@@ -7,9 +7,9 @@ has of the last round.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
@@ -36,8 +36,8 @@ __all__ = [
     "Picture",
     "TypeUse",
     "beat",
+    "by_journal",
     "job_view",
-    "journal_or_empty",
     "live_view",
     "nodes_of",
     "picture_of",
@@ -67,6 +67,7 @@ _SAME = (
 )  # fmt: skip
 _MOST_SHOWN = 2000  # jobs of the journal on a terminal
 _SILENT_AFTER = 3  # rounds that did not come
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,19 +142,19 @@ class Picture:
 
 def picture_of(backend: Backend, config: Config, now: float) -> Picture:
     """One look for a terminal: at Slurm, or at the journal's first jobs where Slurm does not answer."""
-    journal, journal_fault = journal_or_empty(config)
+    return by_journal(config, lambda journal, fault: _picture(backend, config, now, journal, fault))
+
+
+def _picture(backend: Backend, config: Config, now: float, journal: Reader, journal_fault: str) -> Picture:
+    last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
+    trend = trend_of(journal)
     try:
-        last, moves = beat(journal, config, now), [said(entry) for entry in journal.last_moves()]
-        trend = trend_of(journal)
-        try:
-            lines, nodes = live_view(backend, config, journal)
-            total, waiting, fault = len(lines), sum(1 for line in lines if line.state == "pending"), ""
-        except SlurmError as error:
-            rows, total = journal.queue_page(limit=_MOST_SHOWN)
-            lines, nodes, fault = recorded_lines(rows), recorded_nodes(journal), str(error)
-            waiting = journal.queue_counts("state").get("pending", 0)
-    finally:
-        journal.close()
+        lines, nodes = live_view(backend, config, journal)
+        total, waiting, fault = len(lines), sum(1 for line in lines if line.state == "pending"), ""
+    except SlurmError as error:
+        rows, total = journal.queue_page(limit=_MOST_SHOWN)
+        lines, nodes, fault = recorded_lines(rows), recorded_nodes(journal), str(error)
+        waiting = journal.queue_counts("state").get("pending", 0)
     return Picture(
         now,
         not fault,
@@ -229,13 +230,13 @@ def _missed(age_s: float, last: Mapping[str, Any], round_s: float) -> int:
 def queue_view(backend: Backend, config: Config) -> tuple[list[Line], str]:
     """Running jobs first, then the waiting ones by arrival, and what is wrong with the journal or the controller, by
     which there is less to say. Raises SlurmError."""
-    journal, fault = journal_or_empty(config)
-    try:
+
+    def tell(journal: Reader, fault: str) -> tuple[list[Line], str]:
         note = f"only what Slurm says: {fault}" if fault else silence(journal, config, time.time())
         lines, hidden = shown_lines(backend, config, journal)
         return lines, "; ".join(text for text in (hidden, note) if text)
-    finally:
-        journal.close()
+
+    return by_journal(config, tell)
 
 
 def shown_lines(backend: Backend, config: Config, journal: Reader) -> tuple[list[Line], str]:
@@ -258,12 +259,19 @@ def _sorted(lines: Iterable[Line]) -> list[Line]:
     return sorted(lines, key=lambda line: (line.state != "running", line.arrival, by_number(line.job_id)))
 
 
-def journal_or_empty(config: Config) -> tuple[Reader, str]:
-    """The journal, or an empty one and why."""
+def by_journal(config: Config, tell: Callable[[Reader, str], _T]) -> _T:
+    """What ``tell`` says by the journal, or by an empty one and why: there is none, or it cannot be read. That it is
+    damaged may show late."""
     try:
-        return ReadOnlyJournal(chosen_state_dir(config) / JOURNAL), ""
+        with ReadOnlyJournal(chosen_state_dir(config) / JOURNAL) as journal:
+            return tell(journal, "")
     except StoreError as error:
-        return Journal(":memory:"), str(error)
+        fault = str(error)
+    empty = Journal(":memory:")
+    try:
+        return tell(empty, fault)
+    finally:
+        empty.close()
 
 
 def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[Line], list[NodeView]]:
