@@ -174,7 +174,16 @@ def policy_settings(settings: Iterable[str]) -> dict[str, str]:
 
 def print_json(content: Any) -> None:
     """Indented, with sorted keys; what JSON does not have as its text."""
-    click.echo(json.dumps(content, indent=2, sort_keys=True, default=str))
+    click.echo(json.dumps(_of_json(content), indent=2, sort_keys=True, default=str))
+
+
+def _of_json(content: Any) -> Any:
+    """The same with the text of numbers that are infinite or none, which JSON does not have and Python writes."""
+    if isinstance(content, dict):
+        return {key: _of_json(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_of_json(value) for value in content]
+    return str(content) if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def printed(**files: str | None) -> bool:
@@ -199,4 +208,4 @@ def write_json(target: str, content: Any) -> None:
     if target == "-":
         print_json(content)
     else:
-        Path(target).write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        Path(target).write_text(json.dumps(_of_json(content), indent=2, sort_keys=True) + "\n", encoding="utf-8")

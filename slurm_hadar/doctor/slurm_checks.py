@@ -115,13 +115,20 @@ def _reads(case: SlurmCase) -> Answer:
     if hidden and others:
         return warning(
             f"{said}, but PrivateData hides others' jobs from {case.slurm.user}",
-            f"sacctmgr modify user {case.slurm.user} set AdminLevel=Operator",
+            _operator(case.slurm),
         )._replace(meanwhile=_own_jobs(case.slurm))
     return ok(said)
 
 
 def _own_jobs(slurm: Survey) -> str:
     return f"hadar run --set 'controller.users=[\"{slurm.user}\"]'    # only your own jobs, which needs no rights"
+
+
+def _operator(slurm: Survey) -> str:
+    """What makes this user one: sacctmgr modifies nothing of a user whom the database does not know."""
+    if slurm.admin_level == ("", ()):
+        return f"sacctmgr add user {slurm.user} account=root adminlevel=Operator"
+    return f"sacctmgr modify user {slurm.user} set AdminLevel=Operator"
 
 
 def _rights(case: SlurmCase) -> Answer:
@@ -141,7 +148,7 @@ def _rights(case: SlurmCase) -> Answer:
     found = f"{slurm.user} may change their own jobs only"
     if accounts:
         found = f"{slurm.user} may change their own jobs and those of the accounts {', '.join(accounts)} only"
-    fix = f"sacctmgr modify user {slurm.user} set AdminLevel=Operator"
+    fix = _operator(slurm)
     if slurm.settings.get("AccountingStorageType") != "accounting_storage/slurmdbd":
         user = slurm.settings.get("SlurmUser", "SlurmUser").partition("(")[0]
         fix = f"runuser -u {user} -- hadar run    # without slurmdbd only root and SlurmUser may change others' jobs"

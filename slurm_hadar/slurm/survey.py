@@ -49,7 +49,8 @@ class Survey:
     state: jobs, nodes, partitions, as a round reads them.
     clock_ahead_s: least and most seconds by which slurmctld's clock is ahead of this host's; Slurm tells whole seconds.
     latest_start: the latest moment (epoch seconds) at which a slurmd says it was started, and its node.
-    admin_level: ``None``, ``Operator`` or ``Administrator``, and the accounts that the user coordinates.
+    admin_level: ``None``, ``Operator`` or ``Administrator``, and the accounts that the user coordinates; "" for a user
+        whom Slurm's database does not know.
     accounting: whether sacct answers.
     missing: commands that are not on PATH.
     noise: what scontrol complains of although it works.
@@ -207,7 +208,7 @@ def _level(backend: CliBackend, settings: Mapping[str, str], user: str) -> tuple
     except SlurmError as error:
         return Unknown(str(error), isinstance(error, SlurmUnavailable))
     if not text.strip():
-        return "None", ()
+        return "", ()
     words = text.splitlines()[0].split("|")
     if len(words) < 3 or words[0] != user:
         return Unknown(f"sacctmgr show user says {text.splitlines()[0]!r}")

@@ -108,6 +108,8 @@ def test_config_show_and_check(hadar: Any, tmp_path: Path) -> None:
     shown = json.loads(hadar("config", "show", "--origin", "--json", "--config", str(path)).stdout)
     assert shown["controller.round_s"] == {"value": 60.0, "origin": str(path)}
     assert "guard.min_run_s = 300.0    # default" in hadar("config", "show", "--origin").stdout
+    odd = hadar("config", "show", "--json", "--set", "policy.params.y=nan").stdout
+    assert '"policy.params.y": "nan"' in odd  # JSON has no such number
 
 
 def test_config_check_looks_for_programs(hadar: Any) -> None:

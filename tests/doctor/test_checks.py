@@ -353,6 +353,19 @@ def test_who_has_rights_enough(facts: dict[str, Any], config: tuple[str, ...], w
     assert found.verdict is Verdict.OK and words in found.found
 
 
+@pytest.mark.parametrize(
+    ("level", "words"),
+    [("None", "sacctmgr modify user hadar set AdminLevel=Operator"),
+     ("", "sacctmgr add user hadar account=root adminlevel=Operator")],
+)  # fmt: skip
+def test_how_a_user_becomes_an_operator(level: str, words: str) -> None:
+    """sacctmgr modifies nothing of a user whom the database does not know."""
+    found = findings(slurm({"PrivateData": "jobs"}, admin_level=(level, ())), host())
+
+    assert found["rights"].ask.endswith(words) or found["rights"].fix.endswith(words)
+    assert words in (found["reads"].ask, found["reads"].fix)
+
+
 def test_without_slurm_there_is_one_line_about_it() -> None:
     """The host is judged all the same; nothing is said to be ok that could not be looked at."""
     found = findings(Unknown("scontrol is not on PATH"), host())

@@ -91,6 +91,11 @@ def test_without_a_database_nobody_has_rights(site: Any) -> None:
     assert found.admin_level == ("None", ()) and found.accounting is False
 
 
+def test_a_user_whom_the_database_does_not_know(site: Any) -> None:
+    """Is told from one without rights: sacctmgr modifies nothing of such a user."""
+    assert well(survey(site("accounting_storage/slurmdbd", sacctmgr="true"))).admin_level == ("", ())
+
+
 @pytest.mark.parametrize(
     ("name", "line", "field", "words"),
     [
