@@ -73,7 +73,10 @@ class HookRunner:
                     self._changed.notify_all()
                     return
                 words, variables = self._tasks.popleft()
-            outcome, detail = self._once(words, variables)
+            try:
+                outcome, detail = self._once(words, variables)
+            except OSError as error:  # no such program, or no place for what it prints
+                outcome, detail = "failed", f"cannot be run: {error.strerror or error}"
             with self._changed:
                 self.outcomes[outcome] += 1
             if outcome != "ok":
@@ -81,20 +84,17 @@ class HookRunner:
                 log.warning("hook %s for job %s: %s", words[0], job_id, detail, extra={"job_id": job_id})
 
     def _once(self, words: list[str], variables: Mapping[str, str]) -> tuple[str, str]:
-        """Run it; returns what became of it, and in words."""
+        """Run it; returns what became of it, and in words. Raises OSError where it cannot be run."""
         # into a file: a pipe would be kept open by what the program leaves running
         with tempfile.TemporaryFile() as output:
-            try:
-                process = subprocess.Popen(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    env={**os.environ, **variables},
-                    start_new_session=True,
-                )
-            except OSError as error:
-                return "failed", f"cannot be run: {error.strerror or error}"
+            process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **variables},
+                start_new_session=True,
+            )
             with self._changed:
                 self._running.add(process)
             try:
@@ -116,5 +116,5 @@ class HookRunner:
 def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
+    except (ProcessLookupError, PermissionError):  # it runs as another user, as by sudo
         return

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,48 @@ def test_failures_are_logged_with_what_was_said(script: Callable[[str], str], ca
         runner.close(10)
 
     assert "for job 7: ended with 3: no mail today" in caplog.text and runner.outcomes == {"failed": 1}
+
+
+def test_without_room_for_what_is_said_later_runs_are_made(
+    script: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    poll: Callable[..., Any],
+) -> None:
+    """With a full /tmp a run fails; it takes no place of those that come when there is room again."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    runner = HookRunner(HooksSection(moved=script("true"), at_once=1))
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(tempfile, "TemporaryFile", full)
+        runner.run({"HADAR_JOB_ID": "7"})
+        poll(lambda: runner.outcomes["failed"] == 1)
+    runner.run({"HADAR_JOB_ID": "8"})
+    runner.close(10)
+
+    assert runner.outcomes == {"failed": 1, "ok": 1}
+    assert "for job 7: cannot be run: No space left on device" in caplog.text
+
+
+def test_a_program_of_another_user_does_not_keep_us_from_ending(
+    script: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that sudo runs may not be killed by us."""
+
+    def refused(pid: int, number: int) -> None:
+        killpg(pid, number)
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    killpg = os.killpg
+    monkeypatch.setattr(os, "killpg", refused)
+    runner = HookRunner(HooksSection(moved=script("sleep 600"), timeout_s=0.2))
+
+    runner.run({"HADAR_JOB_ID": "7"})
+    runner.close(10)
+
+    assert runner.outcomes == {"timeout": 1}
 
 
 def test_a_program_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
