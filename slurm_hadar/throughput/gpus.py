@@ -47,6 +47,7 @@ _TF32 = {
     "rtx3080": (29.8, 760),
     "rtx3090": (35.6, 936),
     "rtx4090": (82.6, 1008),
+    "rtx6000ada": (182.1, 960),
     "l4": (60.0, 300),
     "l40": (90.5, 864),
     "l40s": (183.0, 864),
@@ -68,7 +69,8 @@ KNOWN: Mapping[str, GpuType] = {
 _MEMORY_GB = {
     "m40": 12, "k80": 12, "p4": 8, "p40": 24, "p100": 12, "gtx1080ti": 11, "titanv": 12, "v100": 16, "t4": 16,
     "rtx2080ti": 11, "rtx6000": 24, "rtx8000": 48, "mi100": 32, "mi210": 64, "a10": 24, "a30": 24, "a40": 48,
-    "a100": 40, "a4000": 16, "a5000": 24, "a6000": 48, "rtx3080": 10, "rtx3090": 24, "rtx4090": 24, "l4": 24,
+    "a100": 40, "a4000": 16, "a5000": 24, "a6000": 48, "rtx3080": 10, "rtx3090": 24, "rtx4090": 24,
+    "rtx6000ada": 48, "l4": 24,
     "l40": 48, "l40s": 48, "h100": 80, "h200": 141, "gh200": 96, "b200": 180, "mi300x": 192,
 }  # fmt: skip
 
@@ -103,12 +105,13 @@ def memory_gb(gres_name: str) -> int | None:
     """Gigabytes of memory that one GPU of this GRES type has at least; None where nobody knows.
 
     Names that NVML gives (``slurmd -G``) end in it where a model is sold with several: ``tesla_v100-sxm2-32gb``, a
-    slice ``a100_1g.5gb``. Other names mean the smallest of their model.
+    slice ``a100_1g.5gb``. Other names mean the smallest of their model; so does ``nvidia_gh200_480gb``, which tells
+    the memory of its CPU.
     """
-    stated = _MIG.search(gres_name.lower()) or _GIGABYTES.search(gres_name.lower())
+    name, model = gres_name.lower(), _model(gres_name)
+    stated = _MIG.search(name) or (_GIGABYTES.search(name) if model != "gh200" or "hbm" in name else None)
     if stated:
         return int(stated[1])
-    model = _model(gres_name)
     return None if model is None else _MEMORY_GB[model]
 
 

@@ -20,6 +20,8 @@ from slurm_hadar.throughput.gpus import KNOWN, find, memory_gb
         ("geforce_rtx_2080_ti", "rtx2080ti"),
         ("rtx_3090", "rtx3090"),
         ("nvidia_rtx_a6000", "a6000"),
+        ("quadro_rtx_6000", "rtx6000"),
+        ("nvidia_rtx_6000_ada_generation", "rtx6000ada"),
         ("h200", "h200"),
     ],
 )
@@ -54,6 +56,9 @@ def test_newer_generations_are_faster() -> None:
         ("a100_1g.5gb", 5),
         ("a100-sxm4-80gb", 80),
         ("a100", 40),
+        ("nvidia_rtx_6000_ada_generation", 48),
+        ("nvidia_gh200_480gb", 96),  # of its CPU
+        ("nvidia_gh200_144g_hbm3e", 144),
         ("gb200", None),
         ("fpga", None),
         ("", None),
