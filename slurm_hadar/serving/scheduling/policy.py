@@ -13,6 +13,8 @@ from slurm_hadar.serving.scheduling.request import Refusal, Refused, Request
 
 __all__ = ["Policy", "Proposal", "Setup"]
 
+_SPARE = 64  # entries of who has left that are always tolerated
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -91,6 +93,8 @@ class Policy(ABC):
     def arrive(self, request: Request, now_s: float) -> None:
         """``number`` must be one that was never used before: whoever comes a second time takes a new one."""
         self.queued[request.number] = request
+        if len(self._ends) > 2 * len(self.queued) + _SPARE:  # most have left long before their deadlines
+            self._ends = sorted(end for end in self._ends if end[1] in self.queued)
         heappush(self._ends, (self.latest_start_s(request), request.number))
         self.enqueue(request, now_s)
 
@@ -120,8 +124,10 @@ class Policy(ABC):
         return found
 
     def next_expiry_s(self) -> float:
-        """When :meth:`expire` should be called next; infinity for never."""
-        return self._ends[0][0] if self._ends else float("inf")
+        """When :meth:`expire` should be called next, minus infinity for now; infinity for never."""
+        if self._dropped:
+            return float("-inf")
+        return self._ends[0][0] if self.queued else float("inf")
 
     def drop(self, request: Request) -> None:
         """For policies that give up requests while they look for a batch."""

@@ -87,7 +87,7 @@ class Scheduler:
         ]
 
     def next_expiry_s(self) -> float:
-        """When :meth:`expire` next has somebody to give up; infinite where nobody waits."""
+        """When :meth:`expire` next has somebody to give up, minus infinity for now; infinite where nobody waits."""
         ends = [policy.next_expiry_s() for policy in self.policies.values()]
         return min([*ends, *map(self._last_start_s, self._again.values())], default=float("inf"))
 

@@ -271,9 +271,9 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._scheduler.queued:
-            wait_s = max(0.0, self._scheduler.next_expiry_s() - now_s) + 1e-4
-            self._timer = asyncio.get_running_loop().call_later(wait_s, self._wake)
+        expiry_s = self._scheduler.next_expiry_s()  # at once for who was given up as a batch was looked for
+        if expiry_s < float("inf"):
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, expiry_s - now_s) + 1e-4, self._wake)
 
     def _wake(self) -> None:
         self._timer = None

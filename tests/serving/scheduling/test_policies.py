@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from itertools import pairwise
 
 import numpy as np
@@ -140,3 +141,26 @@ def test_who_comes_again_runs_alone_and_first() -> None:
     assert [(r.request.number, r.why) for r in two.expire(2.0)] == [(5, Refusal.TOO_LATE)]
     assert sorted(r.number for r in two.choose(2.0, workers).requests) == [0, 1, 2]
     assert two.queued == 0
+
+
+@pytest.mark.parametrize("name", [Name.NEXUS, Name.CLOCKWORK])
+def test_who_is_given_up_as_a_batch_is_looked_for_is_told_at_once(name: Name) -> None:
+    """Also where nobody waits any more."""
+    scheduled = scheduler(name, {"": Setup(LAW, 1.0, TWO)})
+    scheduled.arrive(request(1, "long", 0.005), 0.0)
+
+    assert scheduled.choose(0.0, [Worker("w")]) is None
+    assert scheduled.next_expiry_s() <= 0.0
+    assert [r.request.number for r in scheduled.expire(0.0)] == [1]
+    assert scheduled.next_expiry_s() == math.inf
+
+
+@pytest.mark.parametrize("name", list(Name))
+def test_what_is_kept_of_those_who_have_been_served_long_before_they_are_due_is_bounded(name: Name) -> None:
+    scheduled = scheduler(name, {"": Setup(LAW, 1.0, TWO)})
+    for number in range(500):
+        scheduled.arrive(request(number, "short", 86400.0), 0.0)
+        assert scheduled.choose(0.0, [Worker("w")]) is not None
+
+    kept = [len(of) for of in vars(scheduled.policies[""]).values() if isinstance(of, list | deque)]
+    assert max(kept) < 200

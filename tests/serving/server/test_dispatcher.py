@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slurm_hadar.errors import ServingError
+from slurm_hadar.serving.scheduling.registry import Name
 from slurm_hadar.serving.server.accepted import Accepted
 from slurm_hadar.serving.server.dispatcher import Dispatcher, DispatcherOptions
 from slurm_hadar.serving.server.metrics import ServingMetrics
@@ -108,6 +110,26 @@ def test_a_worker_that_hangs_on_another_node_is_ended_and_others_are_looked_afte
                 await asyncio.sleep(0)
             accepted.future.cancel()
             dispatcher.release(accepted)
+        dispatcher.close()
+
+    asyncio.run(asyncio.wait_for(played(), 30))
+
+
+def test_who_is_given_up_as_a_batch_is_looked_for_is_answered_though_nobody_else_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = _Workers()
+    monkeypatch.setattr("slurm_hadar.serving.server.dispatcher.Pool", lambda *given: workers.hear(given[-1]))
+
+    async def played() -> None:
+        options = DispatcherOptions("m.py", Bounds(1, 1), 10.0, Name.NEXUS)
+        dispatcher = Dispatcher(options, ServingMetrics(), print, print)
+        told = {"metadata": MODEL, "applications": [], "singles": {"of": [1.0] * 5}, "batches": {"1": 1.0}}
+        workers.events.message("one", {"kind": "ready", "models": [told]}, [])
+        accepted = dispatcher.accept("m", Asked({"x": np.zeros(1)}, "", "of", 0.5), 1)
+        with pytest.raises(ServingError, match="the deadline cannot be met"):
+            await accepted.future
+        dispatcher.release(accepted)
         dispatcher.close()
 
     asyncio.run(asyncio.wait_for(played(), 30))
