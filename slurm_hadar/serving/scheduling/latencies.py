@@ -16,7 +16,8 @@ from slurm_hadar.serving.scheduling.request import Request
 __all__ = ["Latencies", "densest_batch"]
 
 _GRID = 128
-_KEPT = 256  # batches whose times are worked out anew with them
+_KEPT = 256  # batches whose times are worked out anew with them,
+_MOST = 16 * _KEPT  # and how many are known: of many applications there are ever new ones
 _LIKELY = 0.84  # a request is counted on where it is in time that likely: by one standard deviation
 #: Of one application: when those that wait are due, its run times, and what :meth:`Latencies.alone` says.
 Left = tuple[list[float], Distribution, dict[int, float], dict[int, float], list[int]]
@@ -60,6 +61,8 @@ class Latencies:
         key = tuple(counts.items())
         found = self._longest.get(key)
         if found is None:
+            if len(self._longest) >= _MOST:
+                self._longest = dict(list(self._longest.items())[-_KEPT:])
             log_cdf = sum(n * self._log_of(application) for application, n in key)
             found = self._longest[key] = float(self._longest_s(log_cdf))
         return found * self._factors[size]

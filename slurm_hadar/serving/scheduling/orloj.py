@@ -25,6 +25,7 @@ _PROBE_S = 10.0  # after so long without an observation, or a try, a request is 
 _PROBE_SHARE = 0.01  # and while others are served no more often than takes so much of a worker's time;
 _RARELY = 64  # times as rarely where tries show again and again that it is
 _NEWS = 0.8  # of the shortest known; or the longest known of it: a run that lies beyond is worked in at once
+_CERTAIN = 6  # observations of which a change is found out, where a batch of several applications hints at one
 _DUE = 20  # observations after which distributions are worked out anew,
 _REST_S = 0.25  # and how often at most, if there is no news: it takes milliseconds, others' runs may take less
 _MANY = 32  # applications for which one more of what is news is waited for: to work it in looks at all of them
@@ -66,6 +67,7 @@ class Orloj(Policy):
         self._news = 0  # observations that should not wait until so many have come
         self._probes: dict[str, Request] = {}  # by application
         self._tried: dict[str, _Tried] = {}
+        self._doubted: Counter[str] = Counter()  # how often applications are to be observed
         self._begin_s = float("inf")
         self._refreshed_s = 0.0
         self._latencies = Latencies(self.knowledge, setup.law, ())
@@ -93,16 +95,27 @@ class Orloj(Policy):
             del self._present[request.application]
 
     def observe(self, requests: Sequence[Request], seconds: float, now_s: float) -> None:
-        """A batch of one application tells of its longest; one of several tells too little of any."""
+        """A batch of one application tells of its longest; one of several tells too little of any, but whether what is
+        known of them can still hold: in doubt each is to run by itself again."""
+        alone_s = seconds / self.setup.law.factors[len(requests)]
         applications = {request.application for request in requests}
-        if len(applications) == 1:
-            application = applications.pop()
-            alone_s = seconds / self.setup.law.factors[len(requests)]
-            self._learn_of_try(application, requests, alone_s, now_s)
-            known_s = self.knowledge.of(application).times_s
-            beyond = alone_s < _NEWS * known_s[0] or known_s[-1] < _NEWS * alone_s
-            self._news += beyond or not self.knowledge.familiar(application)
-            self.knowledge.observe(application, alone_s, len(requests), now_s)
+        known = [self.knowledge.of(application).times_s for application in applications]
+        beyond = alone_s < _NEWS * max(of[0] for of in known) or max(of[-1] for of in known) < _NEWS * alone_s
+        if len(applications) > 1:
+            for application in applications:
+                if beyond or self._long_unseen(application, now_s):
+                    self._doubted[application] = max(_CERTAIN if beyond else 1, self._doubted[application])
+            return
+        application = applications.pop()
+        self._doubted[application] = max(0, self._doubted[application] - 1)
+        self._learn_of_try(application, requests, alone_s, now_s)
+        self._news += beyond or not self.knowledge.familiar(application)
+        self.knowledge.observe(application, alone_s, len(requests), now_s)
+
+    def _long_unseen(self, application: str, now_s: float) -> bool:
+        """Whether it was not observed for so long that to do so, of all alike, takes a hundredth of a worker's time."""
+        each_s = len(self.knowledge.applications) * self.knowledge.of(application).mean_s / _PROBE_SHARE
+        return now_s - max(self.knowledge.known_since(application), self._begin_s) > max(_PROBE_S, each_s)
 
     def refresh_due(self, now_s: float) -> bool:
         if self._news > len(self.knowledge.applications) // _MANY:
@@ -222,7 +235,18 @@ class Orloj(Policy):
             first = self._first(best, now_s, speed)
             if first is not best:
                 best, value = first, self._value(first, now_s, speed)
+        best = self._observable(best, speed)
         return Proposal(best.requests, best.expected_s, value)
+
+    def _observable(self, batch: _Batch, speed: float) -> _Batch:
+        """The batch, or of one of several applications the part of the one in doubt that has the most in it."""
+        doubted = [a for a in batch.counts if self._doubted[a]] if len(batch.counts) > 1 else []
+        if not doubted:
+            return batch
+        application = max(doubted, key=batch.counts.__getitem__)
+        counts = {application: batch.counts[application]}
+        taken = [r for r in batch.requests if r.application == application]
+        return _Batch(taken, counts, self._latencies.expected_s(counts, len(taken)) / speed)
 
     def _first(self, best: _Batch, now_s: float, speed: float) -> _Batch:
         """Of the densest batch and those of one application, in many sizes: after which the most are in time, if the

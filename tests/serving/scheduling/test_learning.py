@@ -8,13 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from slurm_hadar.serving.scheduling.latencies import Latencies
 from slurm_hadar.serving.scheduling.law import BatchLaw
+from slurm_hadar.serving.scheduling.learning import Knowledge
 from slurm_hadar.serving.scheduling.orloj import Orloj
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
 from slurm_hadar.serving.scheduling.request import Worker
 from slurm_hadar.serving.simulation.run import ServeOptions, simulate
-from slurm_hadar.serving.trace import TracedRequest
+from slurm_hadar.serving.trace import TracedRequest, drawn, with_slo
 from tests.serving.scheduling.two import LAW, request
 
 
@@ -143,3 +145,30 @@ def test_to_find_that_out_costs_the_others_little() -> None:
 
     assert [r.application for r in whole].count("quick") - result.on_time.sum() < 60
     assert any(whole[n].application == "slow" for b in result.batches for n in b.requests)
+
+
+def test_a_change_is_found_out_though_all_batches_hold_several_applications() -> None:
+    """Five alike, of which more come than can be served, each thrice as long after a while."""
+    spec = "poisson:load=1.5,seconds=60,spread=0.3,apps=a/10ms+b/10.1ms+c/10.2ms+d/10.3ms+e/10.4ms"
+    begun = with_slo(drawn(spec), "300ms")
+    trace = [replace(r, exec_s=3 * r.exec_s) if r.arrival_s >= 20 else r for r in begun]
+    of_one = [replace(r, application="a") for r in trace]
+
+    late = [r.arrival_s >= 40 for r in trace]
+    several, one = (
+        simulate(t, Name.ORLOJ, ServeOptions(BatchLaw.linear(0.9, 16))).on_time[late].mean() for t in (trace, of_one)
+    )
+
+    assert several > one - 0.15
+
+
+def test_what_is_kept_of_batches_of_many_applications_is_bounded() -> None:
+    names = [f"a{n}" for n in range(40)]
+    latencies = Latencies(Knowledge({a: [0.01] for a in names}), LAW, names)
+
+    for n, first in enumerate(names):
+        for second in names[n + 1 :]:
+            for of_first in range(1, 15):
+                latencies.expected_s({first: of_first, second: 1}, of_first + 1)
+
+    assert len(latencies._longest) < 5000
