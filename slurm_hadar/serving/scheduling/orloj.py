@@ -239,8 +239,10 @@ class Orloj(Policy):
         return Proposal(best.requests, best.expected_s, value)
 
     def _observable(self, batch: _Batch, speed: float) -> _Batch:
-        """The batch, or of one of several applications the part of the one in doubt that has the most in it."""
-        doubted = [a for a in batch.counts if self._doubted[a]] if len(batch.counts) > 1 else []
+        """The batch, or of one of several applications the part of one in doubt, or whose run times are not known yet,
+        as a batch of several would not tell them: of the one that has the most in it."""
+        several = len(batch.counts) > 1
+        doubted = [a for a in batch.counts if several and (self._doubted[a] or a in self._strange)]
         if not doubted:
             return batch
         application = max(doubted, key=batch.counts.__getitem__)
@@ -339,17 +341,16 @@ class Orloj(Policy):
 
     def _together(self, parts: Mapping[str, list[Request]]) -> Iterator[tuple[float, list[Request], dict[str, int]]]:
         """The longest mean, the requests, and how many of each application: of the shortest application, of the two
-        shortest, and so on, as short ones need not wait for long ones. One whose run times are not known yet runs by
-        itself, as a batch of several would not tell them."""
+        shortest, and so on, as short ones need not wait for long ones; and of one whose run times are not known yet
+        alone."""
         taken: list[Request] = []
         counts: dict[str, int] = {}
         for application in sorted(parts, key=self._means.__getitem__) if len(parts) > 1 else parts:
             part = parts[application]
-            if application in self._strange:
+            if application in self._strange and taken:
                 yield self._means[application], part, {application: len(part)}
-            else:
-                taken, counts = taken + part, {**counts, application: len(part)}
-                yield self._means[application], taken, counts
+            taken, counts = taken + part, {**counts, application: len(part)}
+            yield self._means[application], taken, counts
 
     @staticmethod
     def _parts(listed: Sequence[tuple[Request, float]], least: float, size: int) -> dict[str, list[Request]]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 
+from slurm_hadar.serving.scheduling import latencies
 from slurm_hadar.serving.scheduling.latencies import Latencies
 from slurm_hadar.serving.scheduling.law import BatchLaw
 from slurm_hadar.serving.scheduling.learning import Knowledge
@@ -15,7 +17,7 @@ from slurm_hadar.serving.scheduling.orloj import Orloj
 from slurm_hadar.serving.scheduling.policy import Setup
 from slurm_hadar.serving.scheduling.registry import Name, scheduler
 from slurm_hadar.serving.scheduling.request import Worker
-from slurm_hadar.serving.simulation.run import ServeOptions, simulate
+from slurm_hadar.serving.simulation.run import ServeOptions, play, setup_of, simulate
 from slurm_hadar.serving.trace import TracedRequest, drawn, with_slo
 from tests.serving.scheduling.two import LAW, request
 
@@ -162,13 +164,27 @@ def test_a_change_is_found_out_though_all_batches_hold_several_applications() ->
     assert several > one - 0.15
 
 
-def test_what_is_kept_of_batches_of_many_applications_is_bounded() -> None:
-    names = [f"a{n}" for n in range(40)]
-    latencies = Latencies(Knowledge({a: [0.01] for a in names}), LAW, names)
+def test_an_application_of_which_nothing_is_known_is_served_among_others_that_fill_their_batches() -> None:
+    """As long as it has to run by itself, its batches are the thinnest."""
+    apps = "+".join(f"{name}/10ms" for name in "abcde")
+    trace = with_slo(drawn(f"poisson:load=6,seconds=20,spread=0.3,apps={apps}+new/10ms/0.1"), "300ms")
+    law = BatchLaw.linear(0.9, 16)
+    known = setup_of(trace, ServeOptions(law))
+    profile = {name: runs for name, runs in known.profile.items() if name != "new"}
 
-    for n, first in enumerate(names):
-        for second in names[n + 1 :]:
-            for of_first in range(1, 15):
-                latencies.expected_s({first: of_first, second: 1}, of_first + 1)
+    result = play(trace, scheduler(Name.ORLOJ, {"": replace(known, profile=profile)}), (1.0,))
 
-    assert len(latencies._longest) < 5000
+    assert result.summary()["by_application"]["new"]["finish_rate"] > 0.5
+
+
+def test_what_is_kept_of_batches_of_many_applications_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latencies, "_KEPT", 3)
+    monkeypatch.setattr(latencies, "_MOST", 10)
+    names = [f"a{n}" for n in range(9)]
+    found = Latencies(Knowledge({a: [0.01] for a in names}), LAW, names)
+    sizes = []
+    for first, second in permutations(names, 2):
+        found.expected_s({first: 1, second: 1}, 2)
+        sizes.append(max(len(of) for of in (getattr(found, name) for name in vars(found)) if isinstance(of, dict)))
+
+    assert max(sizes) <= 10
