@@ -115,9 +115,11 @@ class Session:
         elif self._sock is None and asked_ns >= self._again_ns:
             self._look_again()
         if self._has_turn and not (self._settle and self.heed()) and self._locked():
-            self._began(asked_ns)
-            self._write()
-            return
+            if self._page is None or not progress.is_recalled(self._page):
+                self._began(asked_ns)
+                self._write()
+                return
+            self._hand_over()  # the broker took it back, and has died, or was about to
         self._lose_turn()
         try:
             while self._sock is not None and not self._has_turn:

@@ -59,6 +59,23 @@ def test_sessions_come_back_to_a_broker_that_was_killed(
     assert turns(short_tmp)[-1].endswith("False") and second.poll() is None
 
 
+def test_a_turn_that_was_taken_back_is_not_gone_on_with_when_the_broker_dies(
+    broker_process: Any, short_tmp: Path
+) -> None:
+    """By who has not heard of it yet: another one is in its turn."""
+    said: list[str] = []
+    broker = broker_process()
+    resting, computing = (Session(short_tmp / "s", WORK, return_s=0.3, say=said.append) for _ in range(2))
+    with resting.iteration():
+        pass
+    with computing.iteration():
+        broker.kill()
+        broker.wait()
+        with resting.iteration():
+            assert resting.alone and len(said) == 1
+    computing.close()
+
+
 def test_a_broker_that_does_not_come_back_is_given_up(broker_process: Any, short_tmp: Path) -> None:
     """In the middle of a turn; a broker that is ended leaves no socket behind."""
     said: list[str] = []
