@@ -105,6 +105,11 @@ class Policy(ABC):
             self.departed(request)
         return request is not None
 
+    def start(self, request: Request) -> None:
+        """The request runs, also if it was dropped meanwhile, as a batch for another worker was looked for."""
+        if not self.withdraw(request.number):
+            self._dropped = [refused for refused in self._dropped if refused.request is not request]
+
     def departed(self, request: Request) -> None:
         """Somebody has left ``queued``, for whatever reason."""
 

@@ -60,7 +60,7 @@ class Scheduler:
             return None
         proposal, model, worker = best
         for request in proposal.requests:
-            self.policies[model].withdraw(request.number)
+            self.policies[model].start(request)
         return Batch(model, proposal.requests, worker, proposal.expected_s)
 
     def _by_itself(self, idle: Collection[Worker]) -> Batch | None:

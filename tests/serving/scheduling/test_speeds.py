@@ -92,3 +92,18 @@ def test_models_go_where_they_are_held() -> None:
     assert (first.model, [r.number for r in first.requests]) == ("a", [1])
     assert scheduled.choose(0.0, [only_a]) is None
     assert [r.number for r in scheduled.choose(0.0, [Worker("any")]).requests] == [2]
+
+
+def test_who_is_started_is_not_given_up_as_a_batch_for_a_slower_worker_was_looked_for() -> None:
+    """One run alone has taken long: alone nobody would be in time, and two on the fast worker are."""
+    scheduled = scheduler(Name.CLOCKWORK, {"": Setup(LAW, 1.0, TWO)})
+    workers = [Worker("fast"), Worker("slow", 0.5)]
+    scheduled.equip(workers)
+    scheduled.policies[""].observe([request(0, "long", 1.0)], 10.0, 0.0)
+    for number in (1, 2):
+        scheduled.arrive(request(number, "long", 0.2), 0.0)
+
+    batch = scheduled.choose(0.0, workers)
+
+    assert batch is not None and [r.number for r in batch.requests] == [1, 2]
+    assert scheduled.expire(0.0) == []
