@@ -221,6 +221,11 @@ def test_true_is_no_number(key: str) -> None:
         load(None, [f"{key}=true"])
 
 
+def test_one_where_a_list_is_expected() -> None:
+    with pytest.raises(ConfigError, match=r"controller.users = 'ann': input should be a list, as \['ann'\]"):
+        load(None, ['controller.users="ann"'])
+
+
 @pytest.mark.parametrize("key", ["controller.state_dir", "metrics.textfile", "hooks.moved"])
 def test_a_nul_character_is_part_of_nothing(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key} = .*should hold no NUL"):

@@ -43,6 +43,8 @@ def _wrong(fault: Any, path: list[str], name: str) -> str:
         return f"unknown key {name}; {f'did you mean {near[0]}? ' if near else ''}valid here: {', '.join(valid)}"
     if fault["type"] == "missing":
         return f"{name} is missing"
+    if fault["type"] == "tuple_type":
+        return f"{name} = {fault['input']!r}: input should be a list, as [{fault['input']!r}]"
     message = fault["msg"].removeprefix("Value error, ")
     return f"{name} = {fault['input']!r}: {message[:1].lower()}{message[1:]}"
 
