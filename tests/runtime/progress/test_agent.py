@@ -147,12 +147,15 @@ def test_the_checkpoint_signal_never_reaches_an_unprepared_command(
 
 
 @pytest.mark.torch
-def test_an_unmodified_script_is_measured(start_agent: Callable[..., subprocess.Popen[str]], listener: Any) -> None:
+def test_an_unmodified_script_is_measured(
+    start_agent: Callable[..., subprocess.Popen[str]], listener: Any, waiting: Callable[..., object]
+) -> None:
     """Steps, speed, memory and the end of a script that knows nothing of us are reported, in rising order."""
     pytest.importorskip("torch")
     process = start_agent(PYTHON, "-c", PLAIN, "300")
     out, errors = process.communicate(timeout=120)
     assert out == "done\n", errors
+    waiting(lambda: listener.of_kind("bye"), "the last word, which may be read after the job's end")
     bye = listener.of_kind("bye")[0]
     assert (bye.exit_code, bye.steps, bye.world, bye.resumable) == (0, 300, 1, False)
     assert (bye.job, bye.restart, bye.node) == ("77", 0, "v100-1")
