@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,17 +49,20 @@ def comments_since(text: str, first: int) -> tuple[str, ...]:
     return tuple(m["comment"] for m in found if m and int(m["array"] or m["job"]) >= first)
 
 
-def shared_gpu_numbers(text: str) -> dict[int, int]:
-    """On which GPU of its node each job has the part of one that it holds, by job number, in what ``scontrol -o -d``
-    shows. Left out: who has parts of several, and whose own texts (name, comment) look like what Slurm says of it."""
+def shared_gpu_numbers(shown: Iterable[tuple[str, str]]) -> dict[int, int]:
+    """On which GPU of its node each job has the part of one that it holds, by job number. ``shown``: of each its name,
+    and what ``scontrol -o -d`` shows of it alone: what users write, with line ends too, stands in the name and behind
+    its nodes. Left out: who has parts of several."""
     found = {}
-    for line in text.splitlines():
-        head, held = re.match(r"JobId=(\d{1,18}) ", line), _HELD.findall(line)
-        if head is None or len(held) != 1:
+    for name, text in shown:
+        before, _, after = text.partition(f" JobName={name} ")
+        number = re.search(r"^JobId=(\d{1,18})\b", before, re.MULTILINE)
+        held = _HELD.findall(after.partition(" MinCPUsNode=")[0])
+        if number is None or len(held) != 1:
             continue
         numbers = [n for kind in SHARES for n in gpu_numbers(held[0], kind) or ()]
         if len(numbers) == 1:
-            found[int(head[1])] = numbers[0]
+            found[int(number[1])] = numbers[0]
     return found
 
 

@@ -140,6 +140,21 @@ def test_a_job_as_it_was_asked_for(name: str, backend: Backend, slurm_cluster: P
     assert found.submit is not None and abs(found.submit - time.time()) < 60
 
 
+def test_nobody_moves_another_to_another_gpu(
+    make: Callable[..., Backend], make_cluster: Callable[..., PrivateCluster], poll: Poll
+) -> None:
+    """By a line in a job's name that looks like what Slurm says of another's."""
+    cluster = make_cluster(nodes="v100:1x2", shards=4)
+    backend = make(cluster.env)
+    other = submit(cluster, "--gres=shard:1", "-J", "other")
+    forged = "JobName=other Nodes=v100-1 CPU_IDs=0 Mem=0 GRES=shard:v100:1(IDX:1)"
+    eve = submit(cluster, "--gres=shard:1", "-J", f"eve\nJobId={other} {forged}\nx", "--comment", forged)
+    poll(in_state(backend, other, JobState.RUNNING))
+    poll(in_state(backend, eve, JobState.RUNNING))
+
+    assert {j.job_id: j.gpu_number for j in backend.read().jobs} == {other: 0, eve: 0}
+
+
 def test_arrays(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
     """Waiting tasks are jobs of their own, whether Slurm keeps them in one record or has split them off."""
     array = submit(slurm_cluster, "--hold", "--gres=gpu:1", "-a", "1,3-5%2")

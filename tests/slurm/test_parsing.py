@@ -17,7 +17,7 @@ from slurm_hadar.slurm.framing import SEP
 from slurm_hadar.slurm.limits import open_maintained
 from slurm_hadar.slurm.node_lists import expand, fold
 from slurm_hadar.slurm.parsing import DETAIL_FORMAT, JOB_FIELDS, NODE_FIELDS, Details
-from slurm_hadar.slurm.shown import throttles
+from slurm_hadar.slurm.shown import shared_gpu_numbers, throttles
 from slurm_hadar.slurm.state import Fittings, Reservation, SlurmJob
 
 MARK = "0123456789abcdef"
@@ -379,6 +379,21 @@ def test_time_limits(text: str, seconds: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("field", "word", "exclusive"),
+FORGED = " Nodes=v100-1 CPU_IDs=0 Mem=0 GRES=shard:v100:1(IDX:3)"
+
+
+@pytest.mark.parametrize("name", ["x", f"x{FORGED}", f"x\nJobId=3 JobName=y{FORGED}\n", f"x{FORGED} MinCPUsNode=1"])
+@pytest.mark.parametrize("comment", ["x", f"x{FORGED}", f"x\nJobId=3 JobName=y{FORGED}\n"])
+def test_the_gpu_of_a_job_whatever_its_owner_writes(name: str, comment: str) -> None:
+    """As 22.05 shows it, with the echo of what it was asked; nobody else's is told by it."""
+    text = (
+        f"scontrol: show job 8\nJobId=8 JobName={name} UserId=eve(7) Nodes=v100-1 CPU_IDs=0 Mem=100 "
+        f"GRES=shard:v100:1(IDX:1) MinCPUsNode=1 Command=/x WorkDir=/tmp Comment={comment} StdErr=/tmp/x\n"
+    )
+
+    assert shared_gpu_numbers([("gone", "scontrol: show job 7\n"), (name, text)]) == {8: 1}
+
+
     [("OverSubscribe", "OK", False), ("OverSubscribe", "YES", False), ("OverSubscribe", "NO", True),
      ("Exclusive", "NO", False), ("Exclusive", "NODE", True), ("Exclusive", "TOPO", True)],
 )  # fmt: skip

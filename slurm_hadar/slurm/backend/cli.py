@@ -131,7 +131,10 @@ class CliBackend(Backend):
         holding = [j for j in jobs if j.shares and j.nodes and j.state.active]
         if not holding:
             return jobs
-        numbers = shared_gpu_numbers(self._show_jobs((j.job_id for j in holding), "-d"))
+        mark = f"m{_mark()}"  # which scontrol prints behind each job, as if it were a list of nodes
+        asked = "".join(f"show job {j.job_id}\nshow hostlist {mark}\n" for j in holding)
+        shown = re.split(rf"^{mark}$", self._run(["scontrol", "-o", "-d"], asked)[0], flags=re.MULTILINE)
+        numbers = shared_gpu_numbers((job.name, text) for job, text in zip(holding, shown, strict=False))
         return tuple(replace(j, gpu_number=numbers.get(j.raw_id)) if j.shares and j.nodes else j for j in jobs)
 
     def _with_throttles(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
@@ -147,9 +150,9 @@ class CliBackend(Backend):
         found = throttles(self._show_jobs(asked))
         return tuple(replace(j, throttle=found[j.array_id]) if j.array_id in found else j for j in jobs)
 
-    def _show_jobs(self, numbers: Iterable[object], *options: str) -> str:
+    def _show_jobs(self, numbers: Iterable[object]) -> str:
         """One line for each job; there are complaints of the numbers that are none."""
-        return self._run(["scontrol", "-o", *options], "".join(f"show job {number}\n" for number in numbers))[0]
+        return self._run(["scontrol", "-o"], "".join(f"show job {number}\n" for number in numbers))[0]
 
     def _details(self) -> dict[str, parsing.Details]:
         mark = _mark()
