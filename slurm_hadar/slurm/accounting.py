@@ -92,13 +92,27 @@ def command(*options: str) -> list[str]:
 
 
 def parse_accounting(text: str, name: str = "sacct") -> list[AccountedJob]:
-    """Jobs in order of submission; steps and duplicates are folded in. Raises SlurmParseError naming line and field."""
+    """Jobs in order of submission; steps and duplicates are folded in. Slurm counts jobs anew where it has lost its
+    state: of several jobs with one number the last has it, and those before are ``17#1``, ``17#2``. Raises
+    SlurmParseError naming line and field."""
     runs: dict[str, list[AccountedJob]] = {}
     for run in _from_json(text, name) if text.lstrip().startswith("{") else _from_text(text, name):
         known = runs.setdefault(run.job_id, [])
         if run not in known:  # else exports that overlap
             known.append(run)
-    return sorted(map(_together, runs.values()), key=lambda j: (j.submit, j.job_id))
+    return sorted((job for known in runs.values() for job in _jobs(known)), key=lambda j: (j.submit, j.job_id))
+
+
+def _jobs(runs: Sequence[AccountedJob]) -> list[AccountedJob]:
+    """The jobs that had one number, one after the other."""
+    apart: list[list[AccountedJob]] = []
+    for run in sorted(runs, key=lambda run: run.submit):
+        before = apart[-1][-1] if apart else None
+        if before is None or run.user != before.user or (run.name != before.name and before.state != "REQUEUED"):
+            apart.append([])
+        apart[-1].append(run)
+    *earlier, last = map(_together, apart)
+    return [*(replace(job, job_id=f"{job.job_id}#{n}") for n, job in enumerate(earlier, 1)), last]
 
 
 def _together(runs: Sequence[AccountedJob]) -> AccountedJob:

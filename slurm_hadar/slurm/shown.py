@@ -133,9 +133,11 @@ def _last(text: str, name: str) -> Path | None:
 
 
 def accounted(ask: _Ask, job_id: str) -> tuple[AccountedJob, ...]:
-    """What the accounting has of a job, or of an array's tasks; empty where it keeps nothing, or cannot be asked."""
+    """What the accounting has of a job, or of an array's tasks, without earlier jobs of that number; empty where it
+    keeps nothing, or cannot be asked."""
     try:
-        return tuple(parse_accounting(ask(*command(f"--jobs={job_id}"))))
+        told = parse_accounting(ask(*command(f"--jobs={job_id}")))
+        return tuple(job for job in told if "#" not in job.job_id)
     except SlurmUnavailable:
         raise
     except SlurmError:

@@ -55,6 +55,23 @@ def test_exports_that_overlap() -> None:
     )
 
 
+def test_numbers_that_came_again() -> None:
+    """Where Slurm has begun to count jobs anew, another's job is no other run of the same one."""
+    first, put_back, again = line(User="bob", State="NODE_FAIL"), line(day=2, User="bob"), line(day=3, elapsed="60")
+    found = parse_accounting(text(again, line(day=4, elapsed="30", JobName="other"), put_back, first))
+
+    assert [(j.job_id, j.user, j.elapsed_s, j.name) for j in found] == [
+        ("7#1", "bob", 7200.0, ""), ("7#2", "ann", 60.0, ""), ("7", "ann", 30.0, "other")
+    ]  # fmt: skip
+    assert [job.job_id for job in read(text(again, first), "sacct", reference()).jobs] == ["7#1", "7"]
+
+
+def test_a_run_under_a_new_name_is_a_run_all_the_same() -> None:
+    (job,) = parse_accounting(text(line(State="REQUEUED", JobName="old"), line(day=2, JobName="new")))
+
+    assert (job.job_id, job.elapsed_s, job.name) == ("7", 7200.0, "new")
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_line_ends_of_other_alphabets(end: str) -> None:
     (job,) = parse_accounting(text(line(JobName="one\u2028two\x85three\x0bfour"), end=end))

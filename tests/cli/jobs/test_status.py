@@ -195,6 +195,15 @@ def test_a_job_that_is_over(slurm: Asked, journal: Journal, see: Any, known_to: 
     assert ("checkpoint   at step 200" in text) is (known_to != "sacct")
 
 
+@pytest.mark.usefixtures("journal")
+def test_an_earlier_job_of_that_number_is_not_told(slurm: Asked, see: Any) -> None:
+    slurm.sacct = "7|bob|FAILED|100|200|300|gres/gpu=2|train\n7|alice|COMPLETED|1000|2000|2600|gres/gpu=2|train\n"
+
+    text, found = see("7")
+
+    assert "of alice: completed at" in text and found["state"] == "completed"
+
+
 def test_arrays_and_their_tasks(slurm: Asked, journal: Journal, see: Any) -> None:
     """The array by its tasks, those that are alike in one line, and those that are over; a task as any job."""
     for task in range(4):
