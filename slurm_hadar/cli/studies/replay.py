@@ -133,16 +133,16 @@ def _site(records: Sequence[AccountedJob], trace: Trace, cluster: str | None, as
 
 
 def accounting_text(file: str | None, since: str) -> tuple[str, str]:
-    """The text of sacct, and what it is called in errors."""
+    """The text of sacct, and what it is called in errors. Users name their jobs, in whatever encoding."""
     if file is None:
         return CliBackend(timeout_s=_SACCT_S).accounting(_start(since)), "sacct"
     if file == "-":
-        return sys.stdin.read(), "stdin"
+        return sys.stdin.buffer.read().decode("utf-8-sig", "replace"), "stdin"
     try:
-        return Path(file).read_text(encoding="utf-8-sig"), file
+        return Path(file).read_text(encoding="utf-8-sig", errors="replace"), file
     except FileNotFoundError:
         raise TraceError(f"accounting {file} does not exist") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise TraceError(f"accounting {file} cannot be read: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,7 +43,11 @@ def read_trace(
     with reading(path):
         if format == "pai" or (format is None and path.is_dir()):
             return _filled(pai.read(path, table))
-        text = path.read_text(encoding="utf-8-sig")
+        data = path.read_bytes()
+        # users name their jobs, in whatever encoding
+        named = format == "sacct" or accounting.looks_like(data.partition(b"\n")[0].decode("utf-8-sig", "replace"))
+        reader = io.TextIOWrapper(io.BytesIO(data), "utf-8-sig", "replace" if named else "strict")
+        text = reader.read()
     return read_text(text, str(path), table, format, types_of)
 
 

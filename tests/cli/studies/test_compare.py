@@ -208,7 +208,7 @@ def test_replay_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_replay_says_what_was_left_undone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What happened is then of the jobs that the policies did."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(SACCT))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SACCT.encode())))
     assert hadar("replay", "--sacct", "-", "--cluster", "v100:1x2,k80:2x1", "--policies", "fifo", "--no-bounds") == 0
     said = capsys.readouterr()
 
@@ -220,13 +220,29 @@ def test_replay_says_what_was_left_undone(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_replay_of_stdin(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """- reads a pipe; a cluster that is given is taken, and no assumption about it made."""
-    monkeypatch.setattr("sys.stdin", io.StringIO(SACCT))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SACCT.encode())))
     assert hadar("replay", "--sacct", "-", "--cluster", "v100:2x4,k80:2x1", "--policies", "fifo", "--json") == 0
     content = json.loads(capsys.readouterr().out)
 
     assert content["cluster"] == "v100:2x4,k80:2x1" and content["policies"][0]["label"] == "what happened"
     assert not any("ever held at once" in line for line in content["assumptions"])
     assert all(p["lower_bound_ttd_s"] == content["bounds"]["ttd_s"] for p in content["policies"])
+
+
+@pytest.mark.parametrize("given", ["replay --sacct", "replay --sacct -", "simulate --trace"])
+def test_names_of_jobs_in_another_encoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    """Slurm takes what users type as bytes; one such name is no reason to refuse a site's accounting."""
+    (head, row, *rows), file = [ACCOUNT_HEAD, *ROWS], tmp_path / "acct.txt"
+    named = f"{head}|JobName\n{row}|caf\u00e9\n" + "".join(f"{other}|x\n" for other in rows)
+    file.write_bytes(named.encode("latin-1"))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes()), "utf-8"))
+    words = given.split()
+    policy = "--policies" if words[0] == "replay" else "--policy"
+
+    assert hadar(*words, *([] if words[-1] == "-" else [file]), policy, "fifo", "--no-bounds") == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_replay_asks_sacct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
