@@ -35,14 +35,15 @@ def journal_page(
     comparison of ``hadar replay`` (check_document), if there is one. Raises StoreError if the journal cannot be
     read."""
     rounds = journal.rounds_since(since)
+    looks = [r for r in rounds if not r["skipped"]]  # the others saw nothing, which is not an empty queue
     decisions = [d for d in journal.decisions_since(since) if d["mode"] == "act"]
     records = journal.jobs_since(since)
-    window = window_of(rounds)
+    window = window_of(looks)
     held = held_in(journal, window) if window else None
     body = [page.listing(_findings(rounds, records))]
     body += [worth_by_rounds(journal.gains(since)), worth_by_accounting(replayed)]
     if window and held:
-        body += [_queue(rounds, window), *_gpus(held, window)]
+        body += [_queue(looks, window), *_gpus(held, window)]
     body.append(page.section("Who used the GPUs", _usage(UsageBook(journal, half_life_s), now, half_life_s)))
     body.append(page.section("Moves", _moves(decisions)))
     body.append(page.section("Jobs", _jobs(records, held.began if held else {})))
@@ -77,12 +78,16 @@ def _findings(rounds: Sequence[Mapping[str, Any]], records: Sequence[JobRecord])
             f"{len(done)} jobs ended; from submission to end they took {lasting(statistics.fmean(done))} on "
             f"average, {lasting(statistics.median(done))} in the middle, {lasting(max(done))} at most."
         )
-    slowest = max(rounds, key=lambda r: r["read_s"] + r["decide_s"])
-    lines.append(
-        f"A round read Slurm in {statistics.median(r['read_s'] for r in rounds):.2f} s and decided in "
-        f"{statistics.median(r['decide_s'] for r in rounds):.2f} s (medians); the slowest took "
-        f"{slowest['read_s']:.2f} s and {slowest['decide_s']:.2f} s."
-    )
+    looks = [r for r in rounds if not r["skipped"]]
+    if len(looks) < len(rounds):
+        lines.append(f"{len(rounds) - len(looks)} of the rounds were skipped, and saw nothing.")
+    if looks:
+        slowest = max(looks, key=lambda r: r["read_s"] + r["decide_s"])
+        lines.append(
+            f"A round read Slurm in {statistics.median(r['read_s'] for r in looks):.2f} s and decided in "
+            f"{statistics.median(r['decide_s'] for r in looks):.2f} s (medians); the slowest took "
+            f"{slowest['read_s']:.2f} s and {slowest['decide_s']:.2f} s."
+        )
     notes = sorted({r["note"] for r in rounds if r["note"]})
     return lines + [f"Rounds said: {note}" for note in notes[:5]]
 

@@ -66,6 +66,18 @@ def test_the_page_tells_what_was_done(journal: Journal) -> None:
     assert "1.00 h" in row
 
 
+def test_rounds_that_saw_nothing_are_no_empty_queue(short: Journal, drawn: list[Figure]) -> None:
+    """Slurm does not answer in every other round: figures and findings are of those in which it did."""
+    for minute in range(40):
+        record = RoundRecord(BEGAN + (minute + 0.5) * MINUTE, "observe", "hadar", note="skipped: away", skipped=True)
+        short.add_round(record)
+    words = read_page(journal_page(short, [], HALF_LIFE_S, BEGAN - 1, NOW, "x"))
+    counts = drawn[0].axes[0].lines[0].get_ydata()
+
+    assert "40 of the rounds were skipped, and saw nothing." in words
+    assert [int(n) for n in counts[:41]] == [sum(j[4] <= m < j[5] for j in TRUTH) for m in range(41)]
+
+
 def test_what_was_gained_and_what_would_have_been(journal: Journal) -> None:
     """Of rounds that acted, and of those that only looked; nothing older than the page."""
     for hours, mode, gain in [
