@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -270,8 +271,10 @@ class ThroughputStore:
         with self._errors("read"):
             self._refresh()
             if not self._models:
+                found = defaultdict[str, set[str]](set)
                 for name, who in self._connection.execute("SELECT DISTINCT workload, user FROM throughput_measurement"):
-                    self._models[who] = self._models.get(who, frozenset()) | {model_of(name)}
+                    found[who].add(model_of(name))
+                self._models = {who: frozenset(names) for who, names in found.items()}
         return self._models.get(user, frozenset())
 
     def workloads(self) -> list[str]:

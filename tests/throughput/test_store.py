@@ -179,6 +179,25 @@ def test_others_get_the_median_of_three_users(measured: Any, of_one: Any) -> Non
     assert [m.users for m in store.everything()] == [1] * len(measured) + [len(measured)]
 
 
+def test_many_names_of_one_user_are_put_together_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Jobs that name no model are filed under their own names, of which there may be tens of thousands."""
+    copied = []
+
+    class Counted(frozenset[str]):
+        def __or__(self, other: Any) -> Any:
+            copied.append(len(self))
+            return Counted(frozenset.__or__(self, other))
+
+    monkeypatch.setattr("slurm_hadar.throughput.store.frozenset", Counted, raising=False)
+    store = ThroughputStore.open(tmp_path / "speeds.sqlite")
+    for number in range(100):
+        store.record(f"ann/run-{number}", "v100", 1, 1.0, 0.0, user="ann")
+
+    assert store.models_of("ann") == {f"ann/run-{number}" for number in range(100)}
+    assert sum(copied) <= 100
+    store.close()
+
+
 def test_a_store_notices_what_others_write(tmp_path: Path) -> None:
     """What was read once is read again after a change, by this one or by another process."""
     one, two = (ThroughputStore.open(tmp_path / "speeds.sqlite") for _ in range(2))
