@@ -74,7 +74,9 @@ _STATES = {
     "PREEMPTED": JobState.FAILED, "BOOT_FAIL": JobState.FAILED, "DEADLINE": JobState.FAILED,
     "OUT_OF_MEMORY": JobState.FAILED, "REVOKED": JobState.FAILED, "RESV_DEL_HOLD": JobState.PENDING,
 }  # fmt: skip
-_BAD_NODE = re.compile(r"down|drain|fail|inval|unknown|no_respond|power|reboot|maint|planned_down|blocked|future|error")
+_BAD_NODE = re.compile(  # dynamic_future is there: a node of cloud or spare hardware that has registered (slurmd -F)
+    r"down|drain|fail|inval|unknown|no_respond|power|reboot|maint|planned_down|blocked|\bfuture|error"
+)
 _MAINTENANCE = re.compile(r"\bmaint(?:enance)?\b")
 _SWITCHED_ON = re.compile(r"\b(?:powered_down|powering_up|power_up)\b")  # by Slurm, for the job that it starts there
 _JOB_ID = re.compile(r"[1-9][0-9]{0,17}(?:[_+][0-9]{1,9})?")
@@ -249,16 +251,17 @@ def parse_nodes(
     """Read the output of ``sinfo -h -N -O`` :func:`format_option` (``fields``): one record per node and partition."""
     nodes: dict[str, SlurmNode] = {}
     members: dict[str, list[str]] = {}
+    belongs: dict[str, list[str]] = {}
     partitions: dict[str, Partition] = {}
     for r in records((text,), fields, mark, "sinfo"):
         name, partition = r["NodeList"], r["Partition"].rstrip("*")
         members.setdefault(partition, []).append(name)
+        belongs.setdefault(name, []).append(partition)
         partitions[partition] = _partition(partition, r)
         if name not in nodes:
             nodes[name] = _node(r)
-    belongs = {n: tuple(sorted(p for p, names in members.items() if n in names)) for n in nodes}
     whole = tuple(replace(p, nodes=tuple(sorted(members[p.name]))) for _, p in sorted(partitions.items()))
-    return tuple(_with_partitions(nodes[n], belongs[n]) for n in sorted(nodes)), whole
+    return tuple(_with_partitions(nodes[n], tuple(sorted(set(belongs[n])))) for n in sorted(nodes)), whole
 
 
 def _partition(name: str, r: dict[str, str]) -> Partition:

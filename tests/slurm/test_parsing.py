@@ -193,7 +193,7 @@ def test_nodes_that_power_saving_has_switched_off_are_free(state: str, available
     ("state", "available"),
     [("idle", True), ("mixed", True), ("allocated", True), ("planned", True), ("idle+drain", False),
      ("draining", False), ("down*", False), ("down+not_responding", False), ("idle*", False), ("inval", False),
-     ("maint", False)],
+     ("maint", False), ("idle+dynamic_future", True), ("future", False)],
 )  # fmt: skip
 def test_node_states(state: str, available: bool) -> None:
     """Only nodes that can take work count as available; the others say why not."""
@@ -201,6 +201,26 @@ def test_node_states(state: str, available: bool) -> None:
 
     assert node.available is available
     assert available or node.reason
+
+
+def test_many_nodes_are_not_compared_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To which partitions each belongs is known at once."""
+    compared = []
+
+    class Name(str):
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str(self) == other
+
+        __hash__ = str.__hash__
+
+    rows = [{**NODE, "NodeList": Name(f"n{i}"), "Partition": p} for i in range(200) for p in ("all*", "night")]
+    monkeypatch.setattr(parsing, "records", lambda *_: iter(rows))
+
+    found, partitions = parsing.parse_nodes("", MARK)
+
+    assert {n.partitions for n in found} == {("all", "night")} and [len(p.nodes) for p in partitions] == [200, 200]
+    assert len(compared) < 10 * len(rows)
 
 
 def test_several_types_on_a_node() -> None:
@@ -359,6 +379,21 @@ def test_nobody_lowers_the_throttle_of_another_array(own: str, forged: int, know
     assert throttles(text) == known
 
 
+FORGED = " Nodes=v100-1 CPU_IDs=0 Mem=0 GRES=shard:v100:1(IDX:3)"
+
+
+@pytest.mark.parametrize("name", ["x", f"x{FORGED}", f"x\nJobId=3 JobName=y{FORGED}\n", f"x{FORGED} MinCPUsNode=1"])
+@pytest.mark.parametrize("comment", ["x", f"x{FORGED}", f"x\nJobId=3 JobName=y{FORGED}\n"])
+def test_the_gpu_of_a_job_whatever_its_owner_writes(name: str, comment: str) -> None:
+    """As 22.05 shows it, with the echo of what it was asked; nobody else's is told by it."""
+    text = (
+        f"scontrol: show job 8\nJobId=8 JobName={name} UserId=eve(7) Nodes=v100-1 CPU_IDs=0 Mem=100 "
+        f"GRES=shard:v100:1(IDX:1) MinCPUsNode=1 Command=/x WorkDir=/tmp Comment={comment} StdErr=/tmp/x\n"
+    )
+
+    assert shared_gpu_numbers([("gone", "scontrol: show job 7\n"), (name, text)]) == {8: 1}
+
+
 def test_long_node_lists_are_folded() -> None:
     """scontrol reads lines of 4,095 characters."""
     names = [f"gpu-node-{i:04}" for i in range(2000)]
@@ -379,21 +414,6 @@ def test_time_limits(text: str, seconds: float | None) -> None:
 
 @pytest.mark.parametrize(
     ("field", "word", "exclusive"),
-FORGED = " Nodes=v100-1 CPU_IDs=0 Mem=0 GRES=shard:v100:1(IDX:3)"
-
-
-@pytest.mark.parametrize("name", ["x", f"x{FORGED}", f"x\nJobId=3 JobName=y{FORGED}\n", f"x{FORGED} MinCPUsNode=1"])
-@pytest.mark.parametrize("comment", ["x", f"x{FORGED}", f"x\nJobId=3 JobName=y{FORGED}\n"])
-def test_the_gpu_of_a_job_whatever_its_owner_writes(name: str, comment: str) -> None:
-    """As 22.05 shows it, with the echo of what it was asked; nobody else's is told by it."""
-    text = (
-        f"scontrol: show job 8\nJobId=8 JobName={name} UserId=eve(7) Nodes=v100-1 CPU_IDs=0 Mem=100 "
-        f"GRES=shard:v100:1(IDX:1) MinCPUsNode=1 Command=/x WorkDir=/tmp Comment={comment} StdErr=/tmp/x\n"
-    )
-
-    assert shared_gpu_numbers([("gone", "scontrol: show job 7\n"), (name, text)]) == {8: 1}
-
-
     [("OverSubscribe", "OK", False), ("OverSubscribe", "YES", False), ("OverSubscribe", "NO", True),
      ("Exclusive", "NO", False), ("Exclusive", "NODE", True), ("Exclusive", "TOPO", True)],
 )  # fmt: skip
