@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import threading
 from typing import Any
 
@@ -54,6 +56,32 @@ class Counting(Policy):
     def allocate(self, snapshot: Any) -> Any:
         waits = {j.job_id: Wait(Tier.POLICY, "told to wait") for j in snapshot.steerable_jobs}
         return Plan(self.name, {}, waits, memory={"rounds": snapshot.memory.get("rounds", 0) + 1})
+
+
+class Says(Policy):
+    """Its reasons to wait have these prices and payoffs."""
+
+    name = "says"
+
+    def __init__(self, price: Any, payoff: Any) -> None:
+        self.told = price, payoff
+
+    def allocate(self, snapshot: Any) -> Any:
+        return Plan(self.name, {}, {j.job_id: Wait(Tier.POLICY, "dear", *self.told) for j in snapshot.steerable_jobs})
+
+
+@pytest.mark.parametrize(("price", "payoff"), [(math.inf, 1.0), (math.nan, None), (1.0, -math.inf), ("much", 1.0)])
+def test_what_a_wait_costs_is_a_number(bench: Any, price: Any, payoff: Any) -> None:
+    """Nobody could read the journal as JSON else, and the controller would end where it notes when jobs start."""
+    b = bench()
+    job = b.slurm.submit(1, MODEL)
+
+    result = b.new_controller(policy=Says(price, payoff)).run_round()
+
+    assert "broke its contract" in result.record.note and "which waits, is" in result.record.note
+    assert json.dumps([b.journal.wait(job), b.journal.history(job)], allow_nan=False)
+    assert b.new_controller(policy=Says(2.0, None)).run_round().record.note == ""
+    b.journal.note_starts({job: (1.0, 2.0)})
 
 
 def test_a_policy_is_given_its_memory_back(bench: Any) -> None:

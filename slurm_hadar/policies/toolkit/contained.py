@@ -44,6 +44,11 @@ def _malformed(plan: Any) -> Iterator[str]:
         yield from (f"the {what} of {job!r} is {value!r}" for job, value in values.items() if type(value) is not kind)
     for what, numbers in (("price", plan.prices), ("payoff", plan.payoffs)):
         yield from (f"the {what} of {key!r} is {value!r}" for key, value in numbers.items() if not _is_finite(value))
+    told = ((job, w, name) for job, w in plan.waits.items() if type(w) is Wait for name in ("price", "payoff"))
+    for job, wait, what in told:
+        value = getattr(wait, what)
+        if value is not None and not _is_finite(value):
+            yield f"the {what} of {job!r}, which waits, is {value!r}"
     yield from (f"there is a price of {key!r}" for key in plan.prices if type(key) is not tuple or len(key) != 2)
 
 
