@@ -331,22 +331,24 @@ DETAIL_FORMAT = f"%i{SEP}{{0}}%x{SEP}{{0}}"
 
 
 def parse_details(text: str, mark: str) -> dict[str, Details]:
-    """Read the output of ``squeue -h -t`` DETAIL_STATES ``-o`` DETAIL_FORMAT: by job, of a job array by its id, whose
-    throttle stands beside the tasks that wait. Only of jobs that have any; those whose lists are not understood are
-    left out."""
+    """Read the output of ``squeue --array-unique -h -t`` DETAIL_STATES ``-o`` DETAIL_FORMAT: by job, of a job array by
+    its id, whose throttle stands beside the tasks that wait, and by task where one is a record of its own, whose owner
+    may have changed it alone. Of others only those that have any; those whose lists are not understood are left out."""
     found: dict[str, Details] = {}
+    apart: dict[str, Details] = {}
     for r in records((text,), ("job", "excluded"), mark, "squeue"):
-        job, _, tasks = r["job"].partition("_")
+        array, _, tasks = r["job"].partition("_")
         _, percent, most = tasks.rstrip("]").rpartition("%")
         try:
             details = Details(expand(r["excluded"]), int(most) if percent and _DIGITS.fullmatch(most) else None)
         except SlurmParseError:
             continue
-        if details.throttle is None and job in found:
-            details = details._replace(throttle=found[job].throttle)
-        if details != Details():
-            found[job] = details
-    return found
+        if tasks.isdecimal():
+            apart[r["job"]] = details
+        elif details != Details():
+            found[array] = details
+    whole = {task: found.get(task.partition("_")[0], Details()) for task in apart}
+    return {**found, **{task: details._replace(throttle=whole[task].throttle) for task, details in apart.items()}}
 
 
 def parse_time_limit(text: str) -> float | None:

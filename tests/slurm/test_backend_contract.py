@@ -155,6 +155,19 @@ def test_nobody_moves_another_to_another_gpu(
     assert {j.job_id: j.gpu_number for j in backend.read().jobs} == {other: 0, eve: 0}
 
 
+def test_the_nodes_that_one_task_excludes(backend: Backend, slurm_cluster: PrivateCluster) -> None:
+    """As its owner may say after a failure there; the others of its array are not kept from these, nor it from
+    theirs."""
+    array = submit(slurm_cluster, "--hold", "--gres=gpu:1", "-a", "1-4%2", "-x", "k80-2")
+    for task, excluded in ((2, "v100-1"), (3, "")):
+        slurm_cluster.run(["scontrol", "update", f"JobId={array}_{task}", f"ExcNodeList={excluded}"])
+
+    found = {j.job_id: (j.exc_nodes, j.throttle) for j in backend.read().jobs if j.array_id == array}
+
+    assert found == {f"{array}_{task}": (nodes, 2) for task, nodes in
+                     ((1, ("k80-2",)), (2, ("v100-1",)), (3, ()), (4, ("k80-2",)))}  # fmt: skip
+
+
 def test_arrays(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> None:
     """Waiting tasks are jobs of their own, whether Slurm keeps them in one record or has split them off."""
     array = submit(slurm_cluster, "--hold", "--gres=gpu:1", "-a", "1,3-5%2")

@@ -352,7 +352,8 @@ def test_details_are_by_array() -> None:
     text = "".join(f"{a}{SEP}{MARK}{b}{SEP}{MARK}\n" for a, b in rows)
 
     assert DETAIL_FORMAT.format(MARK) == f"%i{SEP}{MARK}%x{SEP}{MARK}"
-    assert parsing.parse_details(text, MARK) == {"10": Details(("k80-1", "v100-1"), 7), "4": Details(("v100-1",), None)}
+    both = Details(("k80-1", "v100-1"), 7)
+    assert parsing.parse_details(text, MARK) == {"10": both, "10_0": both, "4": Details(("v100-1",), None)}
 
 
 def test_throttles_of_arrays_in_parts() -> None:

@@ -157,9 +157,9 @@ class CliBackend(Backend):
     def _details(self) -> dict[str, parsing.Details]:
         mark = _mark()
         option = parsing.DETAIL_FORMAT.format(mark)
-        return parsing.parse_details(
-            self._read(["squeue", "--local", "--all", "-h", "-t", parsing.DETAIL_STATES, "-o", option]), mark
-        )
+        # tasks that are records of their own are else shown in one line with others, as if they were like the first
+        command = ["squeue", "--local", "--all", "--array-unique", "-h", "-t", parsing.DETAIL_STATES, "-o", option]
+        return parsing.parse_details(self._read(command), mark)
 
     def _bounds(self) -> Bounds:
         """One call for all; what this user may not see, or this Slurm does not answer, is not in it."""
@@ -362,13 +362,13 @@ def _mark() -> str:
 
 
 def _with_details(jobs: Iterable[SlurmJob], details: Mapping[str, parsing.Details]) -> tuple[SlurmJob, ...]:
-    """Tasks of an array have those of the whole."""
+    """Tasks of an array have those of the whole, as long as they are in its record."""
     if not details:
         return tuple(jobs)
     nothing = parsing.Details()
     return tuple(
         j
-        if (d := details.get(j.array_id or j.job_id, nothing)) is nothing
+        if (d := details.get(j.job_id) or details.get(j.array_id or "", nothing)) == nothing
         else replace(j, exc_nodes=d.exc_nodes, throttle=d.throttle)
         for j in jobs
     )
