@@ -138,8 +138,8 @@ class CliBackend(Backend):
         return tuple(replace(j, gpu_number=numbers.get(j.raw_id)) if j.shares and j.nodes else j for j in jobs)
 
     def _with_throttles(self, jobs: tuple[SlurmJob, ...]) -> tuple[SlurmJob, ...]:
-        """squeue shows none of an array once a task is a record of its own. One call for all of which a task has become
-        one, and others wait; none where there is no such array."""
+        """squeue shows none of an array once every task that waits is a record of its own. One call for all of which a
+        task has become one, others wait, and it has shown none; none where there is no such array."""
         split = {j.array_id for j in jobs if j.array_id and str(j.raw_id) != j.array_id}
         unknown = (j for j in jobs if j.array_id in split and j.throttle is None)
         waiting = {j.array_id: j for j in unknown if j.state is JobState.PENDING}
