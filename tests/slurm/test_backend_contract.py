@@ -181,6 +181,9 @@ def test_arrays(backend: Backend, slurm_cluster: PrivateCluster, poll: Poll) -> 
     assert throttles() == {2}
 
     slurm_cluster.run(["scontrol", "update", f"JobId={array}_4", "NodeList=k80-1"])
+    assert throttles() == {2}
+    for task in (1, 3, 5):
+        slurm_cluster.run(["scontrol", "update", f"JobId={array}_{task}", "NodeList=k80-1"])
     assert throttles() == {2}, "squeue shows it no more"
     slurm_cluster.run(["scontrol", "update", f"JobId={array}", "ArrayTaskThrottle=3"])
     assert throttles() == {3}
