@@ -60,12 +60,11 @@ def release_all(
         elif job.req_nodes and job.state.active and job.requeue:
             bound.append(job.job_id)
     results = backend.write(batch)
-    for result in results:
-        record = records.get(result.job_id)
-        if record is not None and result.error is None:
-            record.steered, record.given, record.lease, record.defer_until = False, (), None, None
+    released = [records[r.job_id] for r in results if r.error is None and r.job_id in records]
+    for record in released:
+        record.steered, record.given, record.lease, record.defer_until = False, (), None, None
     try:
-        journal.save_jobs(records.values())
+        journal.save_jobs(released)  # a controller that runs may know more of the others by now
     except StoreError as error:  # the jobs are released all the same, and that is to be told
         return Released(results, bound, others, str(error))
     return Released(results, bound, others)

@@ -81,3 +81,31 @@ def test_jobs_of_another_controller_are_left_to_it(tmp_path: Path, monkeypatch: 
     done = CliRunner().invoke(release.release, [theirs, *scope], standalone_mode=False)
     assert (done.return_value, done.stdout, done.stderr) == (0, "1 job released\n", "")
     assert slurm.jobs[theirs].eligible <= time.time()
+
+
+def test_what_a_controller_learns_of_other_jobs_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round that ends while Slurm is told: only the released jobs are written down anew."""
+    slurm = FakeSlurm({"v100-1": ("v100", 2)})
+    job = slurm.submit()
+    slurm.jobs[job] = replace(slurm.jobs[job], eligible=time.time() + 600.0)
+    write = slurm.write
+
+    def beside_a_round(writes: list[Write]) -> list[WriteResult]:
+        with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
+            journal.save_jobs([JobRecord("77", 0.0, 0, 0.0, steps=500)])
+        return write(writes)
+
+    monkeypatch.setattr(slurm, "write", beside_a_round)
+    monkeypatch.setattr(slurm, "identity", lambda: "here", raising=False)
+    monkeypatch.setattr(release, "choose", lambda *_: slurm)
+    with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
+        journal.save_jobs([JobRecord(job, 0.0, 0, 0.0, steered=True), JobRecord("77", 0.0, 0, 0.0, steps=400)])
+
+    done = CliRunner().invoke(release.release, ["--set", f"controller.state_dir={tmp_path}"], standalone_mode=False)
+    with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
+        records = journal.load_jobs()
+
+    assert (done.return_value, done.stdout) == (0, "1 job released\n")
+    assert (records[job].steered, records["77"].steps) == (False, 500)
