@@ -78,7 +78,8 @@ def throttles(text: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """``output`` is None for a job that writes to no file of its own, as no batch job; ``word`` is Slurm's for the
+    """``output`` is None for a job that writes to no file of its own, as no batch job; ``errors`` is where its stderr
+    goes if that is another file (``--error``); ``word`` is Slurm's for the
     state, ``exit_code`` and ``signal`` are those of the last run that ended. ``job_id`` as in the queue: ``7_0`` for a
     task of an array, ``7+0`` for a component of a heterogeneous job, also where it was asked for by its own number.
     ``parts``: all that Slurm shows under the number that was asked for, by such names: ``7_0``, ``7_[1-3]``."""
@@ -86,6 +87,7 @@ class Shown:
     state: JobState
     word: str
     output: Path | None = None
+    errors: Path | None = None
     work_dir: Path | None = None
     exit_code: int = 0
     signal: int = 0
@@ -109,7 +111,8 @@ def shown(ask: _Ask, job_id: str) -> Shown | None:
     if not found:
         return None
     # the last one: what users choose themselves (name, comment) stands before
-    output, work_dir = (_last(text, name) for name in ("StdOut", "WorkDir"))
+    output, errors, work_dir = (_last(text, name) for name in ("StdOut", "StdErr", "WorkDir"))
+    errors = None if errors == output else errors
     code = re.search(r"\bExitCode=(\d{1,3}):(\d{1,3})", text[found.end() :])
     exit_code, signal = (int(code[1]), int(code[2])) if code else (0, 0)
     parts = tuple(map(_named, _HEAD.finditer(text)))
@@ -117,7 +120,7 @@ def shown(ask: _Ask, job_id: str) -> Shown | None:
     part = bool(parts) and not parts[0].isdecimal()  # a plain job has the name by which it was asked for
     named = part and not parts[0].startswith(f"{job_id}_") and not parts[0].endswith("]")
     name = parts[0] if named else job_id
-    return Shown(job_state(found[1], job_id), found[1], output, work_dir, exit_code, signal, name, parts)
+    return Shown(job_state(found[1], job_id), found[1], output, errors, work_dir, exit_code, signal, name, parts)
 
 
 def _named(head: re.Match[str]) -> str:

@@ -12,9 +12,10 @@ import click
 
 from slurm_hadar.cli.common import config_options
 from slurm_hadar.config import Config
+from slurm_hadar.controller.words import plain
 from slurm_hadar.errors import SlurmError, SlurmUnavailable
 from slurm_hadar.slurm.backend.cli import CliBackend
-from slurm_hadar.slurm.shown import JOB_ID, shown
+from slurm_hadar.slurm.shown import JOB_ID, Shown, shown
 
 __all__ = ["logs"]
 
@@ -35,7 +36,8 @@ def logs(config: Config, job: str, follow: bool) -> None:
     if not JOB_ID.fullmatch(job):
         raise click.UsageError(f"{job!r} is no job id, such as 4711 or 4711_3")
     backend = CliBackend(config.slurm.timeout_s, config.slurm.retries)
-    path, active = _output_of(backend, job)
+    path, found = _output_of(backend, job)
+    active = found.state.active
     out = sys.stdout.buffer
     place, asked = _show(path, 0, out), time.monotonic()
     if not follow and not path.exists():
@@ -45,13 +47,16 @@ def logs(config: Config, job: str, follow: bool) -> None:
         place = _show(path, place, out)
         if time.monotonic() - asked > _ASK_S:
             with contextlib.suppress(SlurmUnavailable):  # it is restarted, say; what the job writes is there
-                active = _output_of(backend, job)[1]
+                active = _output_of(backend, job)[1].state.active
             asked = time.monotonic()
     _show(path, place, out)
+    with contextlib.suppress(OSError):
+        if found.errors is not None and found.errors.stat().st_size:
+            click.echo(plain(f"hadar: what it wrote to stderr is in {found.errors}"), err=True)
 
 
-def _output_of(backend: CliBackend, job: str) -> tuple[Path, bool]:
-    """Where the job writes, and whether it may write more. Raises SlurmError if Slurm does not know it any more."""
+def _output_of(backend: CliBackend, job: str) -> tuple[Path, Shown]:
+    """Where the job writes, and what else Slurm shows of it. Raises SlurmError if Slurm does not know it any more."""
     found = shown(backend.ask, job)
     if found is None:
         raise SlurmError(
@@ -62,7 +67,7 @@ def _output_of(backend: CliBackend, job: str) -> tuple[Path, bool]:
         raise SlurmError(f"job {job} has several parts, each with its own output: {', '.join(found.parts)}; name one")
     if found.output is None:
         raise SlurmError(f"job {job} is no batch job, or an array: give one of its tasks, such as {job}_1")
-    return found.output, found.state.active
+    return found.output, found
 
 
 def _show(path: Path, place: int, out: BinaryIO) -> int:

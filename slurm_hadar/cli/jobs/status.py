@@ -70,6 +70,7 @@ def _as_dict(found: Status, written: list[str]) -> dict[str, Any]:
         "restarts": line.restarts if line is not None else record.restarts if record is not None else None,
         "runs": [{"began": r.began, "ended": r.ended, "held": r.held.as_dict()} for r in found.runs],
         "output": None if shown is None or shown.output is None else str(shown.output), "last_lines": written,
+        "errors": None if shown is None or shown.errors is None else str(shown.errors),
         "tasks": [task.as_dict() for task in found.tasks],
         "over": [{"job_id": t.job_id, "state": t.word} for t in found.over],
         "fork": found.fork, "next": [command for command, _ in _next(found)], "faults": list(found.faults),
@@ -88,6 +89,10 @@ def _in_words(found: Status, written: list[str], now: float) -> Iterator[str]:
     if found.shown is not None and found.shown.output is not None:
         yield f"  output       {found.shown.output}" + ("" if written else " (nothing there so far)")
         yield from (f"    | {text}" for text in written)
+    if found.shown is not None and found.shown.errors is not None:
+        errors = tail(found.shown.errors)
+        yield f"  errors       {found.shown.errors}" + ("" if errors else " (nothing there so far)")
+        yield from (f"    | {text}" for text in errors)
     for number, (command, use) in enumerate(_next(found)):
         yield f"  {'' if number else 'next':<12} {command:<30} {use}"
 

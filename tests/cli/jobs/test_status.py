@@ -248,6 +248,28 @@ def test_only_plain_files_are_shown(tmp_path: Path) -> None:
     assert tail(tmp_path / "pipe") == tail(tmp_path / "none") == tail(tmp_path) == []
 
 
+def test_what_goes_to_a_file_of_its_own_on_stderr_is_shown(
+    slurm: Asked, see: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that fails tells why there; of one with a single file nothing is said twice."""
+    job, plain_job = slurm.submit(2), slurm.submit(2)
+    errors = slurm.work_dir / "why.err"
+    errors.write_text("Traceback\nValueError: too large\n")
+    ask = slurm.ask
+
+    def with_stderr(*words: str) -> str:
+        path = errors if words[-1] == job else slurm.work_dir / f"slurm-{words[-1]}.out"
+        return ask(*words).replace("   StdOut=", f"   StdErr={path}\n   StdOut=")
+
+    monkeypatch.setattr(slurm, "ask", with_stderr)
+
+    text, found = see(job)
+    assert f"  errors       {errors}\n    | Traceback\n    | ValueError: too large\n" in text
+    assert found["errors"] == str(errors)
+    text, found = see(plain_job)
+    assert "errors" not in text and found["errors"] is None
+
+
 def test_what_users_write_is_not_taken_for_slurms_word(slurm: Asked) -> None:
     job = slurm.submit(2)
     text = slurm.ask("scontrol", "show", "job", job).replace(

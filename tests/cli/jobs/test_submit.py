@@ -130,6 +130,18 @@ def test_a_job_is_followed_to_its_end(slurm: Path, hadar: Run, tmp_path: Path) -
     assert (done.returncode, done.stdout) == (0, "step 1\n"), done.stderr
 
 
+def test_where_a_job_has_its_errors_is_said(slurm: Path, hadar: Run, tmp_path: Path) -> None:
+    """Why it failed stands there, not in its output."""
+    (tmp_path / "out").write_text("step 1\n")
+    (tmp_path / "err").write_text("ValueError\n")
+    script(slurm, "scontrol", f'printf "   JobState=FAILED\\n   StdErr={tmp_path}/err\\n   StdOut={tmp_path}/out\\n"')
+
+    done = hadar("logs", "7")
+
+    assert (done.returncode, done.stdout) == (0, "step 1\n")
+    assert done.stderr == f"hadar: what it wrote to stderr is in {tmp_path}/err\n"
+
+
 @pytest.mark.parametrize(
     ("job", "scontrol", "said"),
     [
