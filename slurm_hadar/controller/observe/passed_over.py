@@ -24,9 +24,12 @@ class PassedOver:
         self._snapshot = snapshot
         free = snapshot.capacity()
         self._tenants = {n.name: set(n.tenants) for n in snapshot.nodes} if snapshot.has_tenants else {}
+        self._copies: dict[str, set[str]] = {}  # of a forked job one copy at most is on a node
         for change in changes:
             job = snapshot.job[change.job_id]
             alone = job.needs.exclusive
+            if job.fork is not None:
+                self._copies.setdefault(job.parent, set()).update(change.new.nodes)
             for node in change.new.nodes if self._tenants else ():
                 self._tenants.setdefault(node, set()).add(job.tenant)
             for node, gpu_type, count in change.new.items():
@@ -37,7 +40,7 @@ class PassedOver:
             for gpu_type in {t for types in free.values() for t, count in types.items() if count > 0}
         }
         self._known: dict[
-            tuple[str, Form, frozenset[tuple[str, Speed]], frozenset[tuple[str, str]], Tenant | None], str
+            tuple[str, Form, frozenset[tuple[str, Speed]], frozenset[tuple[str, str]], Tenant | None, str | None], str
         ] = {}
 
     def words(self, job: Job, wait: Wait) -> str:
@@ -45,7 +48,8 @@ class PassedOver:
         if not self._free or wait.tier not in (Tier.POLICY, Tier.CAPACITY):
             return ""
         tenant = job.tenant if self._tenants else None
-        key = (job.partition, job.form, frozenset(job.speeds.items()), frozenset(job.ruled_out.items()), tenant)
+        parent = job.parent if job.fork is not None else None
+        key = (job.partition, job.form, frozenset(job.speeds.items()), frozenset(job.ruled_out.items()), tenant, parent)
         if key not in self._known:
             self._known[key] = "".join(f"; {clause}" for clause in self._clauses(job))
         return self._known[key]
@@ -53,6 +57,7 @@ class PassedOver:
     def _clauses(self, job: Job) -> Iterator[str]:
         open_ = open_nodes(self._snapshot, job)
         open_ -= {n for n, there in self._tenants.items() if unwelcome(job.tenant, there)}
+        open_ -= self._copies.get(job.parent, set())
         best = max((s.steps_per_s for t, s in job.speeds.items() if job.form.admits_type(t)), default=0.0)
         for gpu_type in sorted(self._free):
             room = [count for node, count in self._free[gpu_type].items() if node in open_]

@@ -11,6 +11,7 @@ import pytest
 
 from slurm_hadar.controller.safety.guard import changes_of
 from slurm_hadar.model import Form, Job, JobState, Placement, Plan, Snapshot, Speed
+from slurm_hadar.policies import get
 from tests.controller.scripted import Scripted, report
 
 UNKNOWN = "hadar:steps=20000,ckpt=yes"
@@ -129,6 +130,21 @@ def test_who_waits_beside_free_gpus_is_told_why(bench: Callable[..., Any]) -> No
     assert why[choosy] == "told to wait; k80 is free, but not in its types="
     assert why[patient].startswith("told to wait; k80 is free, but ") and why[patient].endswith(" times as slow for it")
     assert why[wide] == "told to wait"
+
+
+def test_a_copy_is_not_told_of_gpus_beside_another_copy(bench: Callable[..., Any]) -> None:
+    """On a node where a copy of its job runs there is no place for it, however fast."""
+    b = bench({"v100-1": ("v100", 2), "k80-1": ("k80", 2)})
+    fork = {"comment": "hadar:model=resnet18,batch=64,steps=200000,fork=auto", "array_id": "7"}
+    running, waiting = (b.slurm.submit(**fork) for _ in range(2))
+    plain = b.slurm.submit(gpus=2, comment="hadar:model=resnet18,batch=64,steps=200000")
+    b.slurm.start(running, "k80-1")
+    b.slurm.start(plain, "v100-1")
+
+    b.new_controller(policy=get("hadare", fork="idle")).run_round()
+
+    why = b.journal.wait(waiting)["why"]
+    assert why.startswith("copy of job 7: its copy on k80-1 does the work") and "is free" not in why
 
 
 def test_a_type_that_is_too_slow_for_the_time_limit_is_named_so(bench: Callable[..., Any]) -> None:
