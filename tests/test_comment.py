@@ -124,7 +124,7 @@ def test_what_cannot_be_read_tells_nothing_but_why() -> None:
         ("hadar:ckpt=true", "yes or no"),
         ("hadar:types=v100++k80", "joined by '+'"),
         ("hadar:mem=32", "whole gigabytes"),
-        ("hadar:deadline=2026-11-20T18:00", "offset from UTC"),
+        ("hadar:deadline=2026-11-20T18:00", "must name the offset from UTC"),
         ("hadar:deadline=soon", "6h"),
         ("hadar:deadline=9999-12-31T23:59-12:00", "must be a time"),
         ("hadar:deadline=3651d", "must not be longer than 3650d"),

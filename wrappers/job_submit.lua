@@ -205,7 +205,7 @@ local function deadline(text)
         clock = rest:match("^(.*)Z$")
     end
     if clock then return is_clock(clock) or nil, wrong end
-    if is_clock(rest) then return nil, "a time needs its offset from UTC, such as 2026-11-20T18:00+00:00" end
+    if is_clock(rest) then return nil, "must name the offset from UTC of a time (2026-11-20T18:00+00:00)" end
     return nil, wrong
 end
 

@@ -215,7 +215,7 @@ def _deadline(text: str) -> dict[str, Any]:
     except ValueError:
         raise ValueError("must be a time such as 2026-11-20T18:00+00:00 or a span such as 6h, 90m, 2d") from None
     if when.tzinfo is None:
-        raise ValueError("a time needs its offset from UTC, such as 2026-11-20T18:00+00:00")
+        raise ValueError("must name the offset from UTC of a time (2026-11-20T18:00+00:00)")
     return {"deadline": when.timestamp()}
 
 
