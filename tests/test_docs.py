@@ -107,6 +107,17 @@ def test_toml_examples_are_valid_configurations(page: Path) -> None:
         Config.model_validate(tomllib.loads(block))
 
 
+def test_each_line_of_explain_is_explained() -> None:
+    """What begins a line of its answer begins a row of the page's table, too."""
+    jobs = ROOT / "slurm_hadar" / "cli" / "jobs"
+    said = (jobs / "explain.py").read_text() + (jobs / "expectation.py").read_text()
+    begins = set(re.findall(r'"  ([A-Za-z]+(?: [a-z]+)?)  ', said)) - {"expected", "Slurm says"}  # below the table
+    rows = re.findall(r"(?m)^\| (`[^|]+`) \|", (ROOT / "docs" / "explain.md").read_text())
+
+    assert {"start", "time limit", "WARNING"} <= begins
+    assert begins <= set(re.findall(r"`([^`]+)`", " ".join(rows)))
+
+
 @pytest.mark.built
 def test_the_documentation_builds(tmp_path: Path) -> None:
     """Without a warning, and every link of a built page leads to a file and an anchor that are there."""
