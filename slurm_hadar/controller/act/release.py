@@ -77,8 +77,8 @@ def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal) -> Write | None:
     if job.req_nodes and note.asked is not None:
         if not seal.fits(job.job_id, job.user, note.asked, note.asked_mac):  # another host's controller placed it
             return writes.let_go(job)
-        if record is None:
-            return writes.free(job, JobRecord(job.job_id, 0.0, 0, 0.0, *note.asked))
+        if record is None:  # of a job with shards the note counts these
+            return writes.free(job, JobRecord(job.job_id, 0.0, 0, 0.0, *note.asked, shards=note.asked[0]))
     waits = job.eligible is not None and job.eligible > time.time()
     ours = record.deferred(job.eligible) if record is not None else is_ours(job.comment)
     if waits and ours:

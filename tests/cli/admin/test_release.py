@@ -13,7 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_hadar.cli.admin import release
-from slurm_hadar.controller.act.release import Released
+from slurm_hadar.comment import with_asked
+from slurm_hadar.controller.act.release import Released, release_all
+from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.state_dir import JOURNAL
 from slurm_hadar.errors import StoreError
@@ -109,3 +111,17 @@ def test_what_a_controller_learns_of_other_jobs_meanwhile_stays(
 
     assert (done.return_value, done.stdout) == (0, "1 job released\n")
     assert (records[job].steered, records["77"].steps) == (False, 500)
+
+
+def test_a_job_with_shards_gets_its_own_number_back_without_the_journal(tmp_path: Path) -> None:
+    """It was told more, to keep it off a GPU in use; left so, it would fit on few GPUs only."""
+    slurm, seal = FakeSlurm({"v100-1": ("v100", 2)}, shards=8), Seal()
+    job = slurm.submit(shares="shard:8")
+    shape = (2, 1, 1, 1)
+    told = with_asked("hadar:", shape, seal.of(job, slurm.jobs[job].user, shape))
+    later = time.time() + 600.0
+    slurm.jobs[job] = replace(slurm.jobs[job], gpus=(), comment=told or "", req_nodes=("v100-1",), eligible=later)
+    with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
+        release_all(slurm, journal, seal=seal)
+
+    assert (slurm.jobs[job].shards, slurm.jobs[job].req_nodes) == (2, ())
