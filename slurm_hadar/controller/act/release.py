@@ -50,6 +50,9 @@ def release_all(
         if job_ids and job.job_id not in job_ids:
             continue
         record = records.get(job.job_id)
+        if record is not None and not record.is_of(job.submit or record.submit, job.restarts):
+            del records[job.job_id]  # it is about another job, whose id was used again
+            record = None
         write = _undo(job, record, seal)
         if write is None:
             continue

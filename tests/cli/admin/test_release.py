@@ -70,7 +70,7 @@ def test_jobs_of_another_controller_are_left_to_it(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(slurm, "identity", lambda: "here", raising=False)
     monkeypatch.setattr(release, "choose", lambda *_: slurm)
     with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
-        journal.save_jobs([JobRecord(once, 0.0, 0, 0.0, steered=True)])
+        journal.save_jobs([JobRecord(once, slurm.jobs[once].submit or 0.0, steered=True)])
     scope = ["--set", f"controller.state_dir={tmp_path}", "--set", 'controller.users=["ada"]']
 
     done = CliRunner().invoke(release.release, scope, standalone_mode=False)
@@ -103,7 +103,9 @@ def test_what_a_controller_learns_of_other_jobs_meanwhile_stays(
     monkeypatch.setattr(slurm, "identity", lambda: "here", raising=False)
     monkeypatch.setattr(release, "choose", lambda *_: slurm)
     with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
-        journal.save_jobs([JobRecord(job, 0.0, 0, 0.0, steered=True), JobRecord("77", 0.0, 0, 0.0, steps=400)])
+        journal.save_jobs(
+            [JobRecord(job, slurm.jobs[job].submit or 0.0, steered=True), JobRecord("77", 0.0, 0, 0.0, steps=400)]
+        )
 
     done = CliRunner().invoke(release.release, ["--set", f"controller.state_dir={tmp_path}"], standalone_mode=False)
     with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
@@ -125,3 +127,19 @@ def test_a_job_with_shards_gets_its_own_number_back_without_the_journal(tmp_path
         release_all(slurm, journal, seal=seal)
 
     assert (slurm.jobs[job].shards, slurm.jobs[job].req_nodes) == (2, ())
+
+
+def test_a_record_of_an_earlier_job_with_the_same_id_changes_no_other_job(tmp_path: Path) -> None:
+    """Slurm began to count anew while no controller ran: whose id it is now keeps its own shape, nodes and start."""
+    slurm = FakeSlurm({"v100-1": ("v100", 4), "v100-2": ("v100", 4)})
+    job = slurm.submit(gpus=4, comment="", user="bob", req_nodes=("v100-2",))
+    slurm.jobs[job] = replace(slurm.jobs[job], eligible=time.time() + 3600.0)
+    before = slurm.jobs[job].gpus, slurm.jobs[job].eligible
+    with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
+        journal.save_jobs([JobRecord(job, 1000.0, 0, 1000.0, 1, steered=True, user="alice")])
+        released = release_all(slurm, journal)
+        records = journal.load_jobs()
+
+    assert (released.results, slurm.jobs[job].gpus, slurm.jobs[job].eligible) == ([], *before)
+    assert slurm.jobs[job].req_nodes == ("v100-2",)
+    assert records[job].steered

@@ -97,19 +97,10 @@ class JobRecords:
         return tuple(over)
 
     def of(self, job: SlurmJob, now: float) -> JobRecord:
-        """The job's record, new for a new job; Slurm changes submit time only together with the restart count.
-
-        A slurmctld that crashed may have lost a restart: then both are older than we know. Since 24.11 a job that is
-        requeued shows its next count while it still leaves its nodes, and its next submit time only after that.
-        """
+        """The job's record, new for a new job."""
         record = self.all.get(job.job_id) or self._recalled(job)
         submit = job.submit or now
-        same = record is not None and (
-            job.restarts > record.restarts
-            or (job.restarts == record.restarts and (submit == record.submit or job.restarts > 0))
-            or (job.restarts < record.restarts and submit <= record.submit)
-        )
-        if record is None or not same:
+        if record is None or not record.is_of(submit, job.restarts):
             record = JobRecord(
                 job.job_id, submit, job.restarts, submit, *_shape(job), work_dir=job.work_dir, last_seen=now,
                 shards=job.shards, node_range=_node_range(job), first_seen=now,
