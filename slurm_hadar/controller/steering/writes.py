@@ -138,6 +138,8 @@ def _shape(job: SlurmJob, record: JobRecord, placement: Placement, shards: int) 
 def _owner_shape(job: SlurmJob, record: JobRecord) -> tuple[tuple[str, str], ...]:
     if job.shards:
         return _part(job, record.shards)
+    if record.workers % record.nodes:  # no equal share is as many: it keeps what it was given, as its comment allows
+        return ()
     return _resize(job, record, record.nodes, record.workers // record.nodes)
 
 
