@@ -8,7 +8,6 @@ that a copy is gone, the expected speed of one that was never measured, and that
 
 from __future__ import annotations
 
-import logging
 import statistics
 import threading
 import time
@@ -17,13 +16,13 @@ from dataclasses import dataclass, field, replace
 
 from slurm_hadar import forks
 from slurm_hadar.comment import JobComment
+from slurm_hadar.controller.agents.complaints import Complaints
 from slurm_hadar.forks import PeriodPlan
 from slurm_hadar.messages import Report
 from slurm_hadar.model import Job
 
 __all__ = ["Copy", "JobTracker", "ForkedJob"]
 
-log = logging.getLogger(__name__)
 ENOUGH = 0.1  # shares that differ by less are not worth a new plan
 _LONGEST_S = 100 * forks.LONGEST_PERIOD_S  # of a period, whatever its owner wants; no agent takes a longer one
 LEAVES_WITHIN_S = 30.0  # copies end by themselves when all steps are done; later they are cancelled
@@ -82,6 +81,7 @@ class JobTracker:
         self._lock = threading.RLock()
         self._parents: dict[str, ForkedJob] = {}
         self._known = dict(known or {})
+        self._complaints = Complaints("forked job")
 
     def get(self, parent: str) -> ForkedJob | None:
         """What is known of a forked job by its id, or None; the tracker's own, which goes on changing."""
@@ -122,12 +122,10 @@ class JobTracker:
         if report.consolidation < parent.number:
             return  # a copy that has not heard yet of the newest
         if report.consolidated_steps < parent.steps:
-            log.warning(
-                "job %s: consolidation %d has %d steps where %d were heard of before; was a file damaged?",
+            self._complaints.say(
+                f"job {parent.job_id}: consolidation {report.consolidation} has {report.consolidated_steps} steps "
+                f"where {parent.steps} were heard of before; was a file damaged?",
                 parent.job_id,
-                report.consolidation,
-                report.consolidated_steps,
-                parent.steps,
             )
         parent.number, parent.steps = report.consolidation, report.consolidated_steps
         parent.total = report.total_steps or parent.total
@@ -183,7 +181,7 @@ class JobTracker:
         try:
             quotas, seconds = self._quotas(parent)
         except (ArithmeticError, ValueError) as error:  # its copies go on by what they know themselves
-            log.warning("job %s: the next periods cannot be shared out: %s", parent.job_id, error)
+            self._complaints.say(f"job {parent.job_id}: the next periods cannot be shared out: {error}", parent.job_id)
             return
         last = parent.sent
         if not quotas or (last is not None and not _differs(last.quotas, quotas)):

@@ -192,6 +192,17 @@ def test_unreachable_copies_are_told_again() -> None:
     assert len(desk.plans["7_0"]) == 2
 
 
+def test_copies_that_contradict_each_other_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Reports are users' words, and may come by the thousand."""
+    desk = Desk()
+    desk.show(c0="v100", c1="k80")
+    for number in range(2000):
+        desk.hear(number % 2, consolidation=3, consolidated_steps=500 - number % 2)
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0].startswith("job 7: consolidation 3 has 499 steps where 500 were heard of before")
+    assert len(told) < 50
+
+
 EVENTS = st.lists(
     st.tuples(st.sampled_from(["run", "wait", "gone", "report", "bye"]), st.integers(0, 4), st.floats(0, 50)),
     max_size=40,
