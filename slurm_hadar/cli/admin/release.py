@@ -6,6 +6,7 @@ import click
 
 from slurm_hadar.cli.common import config_options, json_option, print_json
 from slurm_hadar.config import Config
+from slurm_hadar.controller.act.context import longest_defer_s
 from slurm_hadar.controller.act.release import release_all
 from slurm_hadar.controller.agents.notes import Seal, load_key
 from slurm_hadar.controller.journal import Journal
@@ -39,7 +40,7 @@ def release(config: Config, job_ids: tuple[str, ...], as_json: bool) -> int:
     try:
         seal = Seal(backend.identity(), load_key(directory))
         results, bound, others, unwritten = release_all(
-            backend, journal, job_ids, seal, lambda job: out_of_scope(job, config) is not None
+            backend, journal, job_ids, seal, lambda job: out_of_scope(job, config) is not None, longest_defer_s(config)
         )
     finally:
         journal.close()

@@ -12,7 +12,7 @@ from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.controller.steering.lessons import Lessons
 from slurm_hadar.slurm.backend.base import Backend
 
-__all__ = ["ActContext"]
+__all__ = ["ActContext", "longest_defer_s"]
 
 LEAST_LEASE_S = 20.0  # rounds shorter than the time a move takes must not let leases run out in between
 
@@ -35,11 +35,19 @@ class ActContext:
     @property
     def lease_s(self) -> float:
         """How long a lease lasts."""
-        settings = self.config.controller
-        return max(LEAST_LEASE_S, settings.lease_rounds * settings.round_s)
+        return _lease_s(self.config)
 
     @property
     def longest_defer_s(self) -> float:
         """From the begin of a round to the latest start time that it may give a job."""
-        jobs = self.config.jobs
-        return jobs.ack_timeout_s + jobs.end_timeout_s + jobs.start_timeout_s + self.lease_s + 30.0
+        return longest_defer_s(self.config)
+
+
+def longest_defer_s(config: Config) -> float:
+    """From the begin of a round of a controller with this configuration to the latest start time that it may give."""
+    jobs = config.jobs
+    return jobs.ack_timeout_s + jobs.end_timeout_s + jobs.start_timeout_s + _lease_s(config) + 30.0
+
+
+def _lease_s(config: Config) -> float:
+    return max(LEAST_LEASE_S, config.controller.lease_rounds * config.controller.round_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from slurm_hadar.comment import is_ours, read
 from slurm_hadar.controller.agents.notes import Seal
 from slurm_hadar.controller.journal import JobRecord, Journal
 from slurm_hadar.controller.steering import writes
+from slurm_hadar.controller.steering.rules import put_off_by_us
 from slurm_hadar.errors import StoreError
 from slurm_hadar.model import JobState
 from slurm_hadar.slurm.backend.base import Backend
@@ -35,25 +37,23 @@ def release_all(
     job_ids: tuple[str, ...] = (),
     seal: Seal | None = None,
     is_others: Callable[[SlurmJob], bool] = lambda _job: False,
+    longest_s: float = math.inf,
 ) -> Released:
     """Make every steered or leased pending job eligible at once, on all nodes, in the shape its owner asked for.
 
     ``job_ids`` limits it to these; without them, jobs that ``is_others`` are left unless the journal says that they are
     steered from here. Works without the journal too: any pending job with a ``hadar:`` comment that is
-    not eligible counts as leased; its owner's shape is then what ``seal`` vouches for, else what it has. Running
-    jobs are left as they are.
+    not eligible, and is to be so within ``longest_s``, the longest that a controller puts a job off, counts as leased;
+    its owner's shape is then what ``seal`` vouches for, else what it has. Running jobs are left as they are.
     """
     seal = seal or Seal()
-    records = journal.load_jobs()
+    records, until = journal.load_jobs(), time.time() + longest_s
     batch, bound, others = list[Write](), list[str](), list[str]()
     for job in backend.read_jobs():
         if job_ids and job.job_id not in job_ids:
             continue
-        record = records.get(job.job_id)
-        if record is not None and not record.is_of(job.submit or record.submit, job.restarts):
-            del records[job.job_id]  # it is about another job, whose id was used again
-            record = None
-        write = _undo(job, record, seal)
+        record = _record_of(job, records)
+        write = _undo(job, record, seal, until)
         if write is None:
             continue
         if not job_ids and is_others(job) and not (record is not None and record.steered):
@@ -73,7 +73,16 @@ def release_all(
     return Released(results, bound, others)
 
 
-def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal) -> Write | None:
+def _record_of(job: SlurmJob, records: dict[str, JobRecord]) -> JobRecord | None:
+    """The job's record; that of an earlier job with the same id is taken out."""
+    record = records.get(job.job_id)
+    if record is not None and not record.is_of(job.submit or record.submit, job.restarts):
+        del records[job.job_id]
+        return None
+    return record
+
+
+def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal, until: float) -> Write | None:
     if record is not None and record.steered:
         return writes.free(job, record)
     note = read(job.comment)[0]
@@ -82,8 +91,10 @@ def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal) -> Write | None:
             return writes.let_go(job)
         if record is None:  # of a job with shards the note counts these
             return writes.free(job, JobRecord(job.job_id, 0.0, 0, 0.0, *note.asked, shards=note.asked[0]))
-    waits = job.eligible is not None and job.eligible > time.time()
-    ours = record.deferred(job.eligible) if record is not None else is_ours(job.comment)
-    if waits and ours:
-        return writes.lease([job], 0)[0]
-    return None
+    if job.eligible is None or job.eligible <= time.time():
+        return None
+    if record is not None:
+        ours = record.deferred(job.eligible)
+    else:  # what is later than any lease is its owner's wish
+        ours = is_ours(job.comment) and (job.eligible <= until or put_off_by_us(job, None, note))
+    return writes.lease([job], 0)[0] if ours else None

@@ -206,6 +206,17 @@ class JobRecord:
             return Stage.PLACED
         return Stage.NEW if self.lease is None else Stage.DEFERRED
 
+    def is_of(self, submit: float, restarts: int) -> bool:
+        """Whether the job that Slurm shows with this submit time (epoch seconds) and restart count is this one, and not
+        a later one with the same id. Slurm changes submit time only together with the restart count.
+
+        A slurmctld that crashed may have lost a restart: then both are older than we know. Since 24.11 a job that is
+        requeued shows its next count while it still leaves its nodes, and its next submit time only after that.
+        """
+        if restarts == self.restarts:
+            return submit == self.submit or restarts > 0
+        return restarts > self.restarts or submit <= self.submit
+
     def keep_off(self, nodes: Iterable[str], until: float) -> None:
         """Try these nodes no more before the epoch second ``until``."""
         self.avoid = {**self.avoid, **dict.fromkeys(nodes, until)}
@@ -252,19 +263,6 @@ class JobRecord:
     def ran_more(self, gpu_type: str, seconds: float) -> None:
         """It ran for so many seconds more on GPUs of that type."""
         self.ran_s = {**self.ran_s, gpu_type: self.ran_s.get(gpu_type, 0.0) + seconds}
-
-    def is_of(self, submit: float, restarts: int) -> bool:
-        """Whether the job that Slurm shows so is this one, and not a later one with the same id: Slurm changes submit
-        time only together with the restart count.
-
-        A slurmctld that crashed may have lost a restart: then both are older than we know. Since 24.11 a job that is
-        requeued shows its next count while it still leaves its nodes, and its next submit time only after that.
-        """
-        return (
-            restarts > self.restarts
-            or (restarts == self.restarts and (submit == self.submit or restarts > 0))
-            or (restarts < self.restarts and submit <= self.submit)
-        )
 
     def deferred(self, eligible: float | None) -> bool:
         """Whether a start time that is to come is of our making."""

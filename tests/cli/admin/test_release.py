@@ -143,3 +143,18 @@ def test_a_record_of_an_earlier_job_with_the_same_id_changes_no_other_job(tmp_pa
     assert (released.results, slurm.jobs[job].gpus, slurm.jobs[job].eligible) == ([], *before)
     assert slurm.jobs[job].req_nodes == ("v100-2",)
     assert records[job].steered
+
+
+def test_an_owners_begin_time_is_not_taken_for_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job that no round has seen, as where it was submitted after the controller's end: no lease is that long."""
+    slurm = FakeSlurm({"v100-1": ("v100", 2)})
+    leased, own = slurm.submit(), slurm.submit()
+    begin = time.time() + 86_400.0
+    slurm.jobs[leased] = replace(slurm.jobs[leased], eligible=time.time() + 700.0)
+    slurm.jobs[own] = replace(slurm.jobs[own], eligible=begin)
+    monkeypatch.setattr(slurm, "identity", lambda: "here", raising=False)
+    monkeypatch.setattr(release, "choose", lambda *_: slurm)
+
+    done = CliRunner().invoke(release.release, ["--set", f"controller.state_dir={tmp_path}"], standalone_mode=False)
+    assert (done.return_value, done.stdout) == (0, "1 job released\n")
+    assert slurm.jobs[own].eligible == begin and slurm.jobs[leased].eligible <= time.time()
