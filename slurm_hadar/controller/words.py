@@ -171,11 +171,13 @@ def _told(command: str, moment: float) -> str:
         return _VERBS[verb]
     fields = dict(re.findall(r"(\w+)=(\S*)", rest))
     start = re.fullmatch(r"now(?:\+(\d+))?", fields.get("StartTime", ""))
-    if verb != "update" or start is None:
+    if verb != "update" or (start is None and fields.get("NodeList") != ""):
         return command
+    if start is None:
+        return "give it back every node, in the shape it was submitted in"
     later = int(start[1] or 0)
     if fields.get("NodeList"):
-        gpus = re.search(r"(gpu|shard):(\d+)$", fields.get("TresPerNode", ""))
+        gpus = re.search(r"(gpu|shard):(\d+)", fields.get("TresPerNode", ""))
         each = ""
         if gpus:
             count = counted(int(gpus[2]), "GPU" if gpus[1] == "gpu" else "shard")
