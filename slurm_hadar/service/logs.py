@@ -1,7 +1,8 @@
 """How the log looks: lines for people, or one JSON object per line for log collectors; on stderr.
 
 Under systemd each line begins with its level as journald reads it (``<4>``), and text lines have no time of their own,
-since journald adds one.
+since journald adds one. What users name themselves, such as directories, forges no other line and tells no terminal
+what to do.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from slurm_hadar.config import LogSection
+from slurm_hadar.controller.words import plain
 
 __all__ = ["LogFormatter", "configure", "to_journald"]
 
@@ -43,7 +45,7 @@ class LogFormatter(logging.Formatter):
 
     def _line(self, record: logging.LogRecord) -> str:
         when = "" if self._journald else f"{self.formatTime(record)} "
-        text = f"{when}{record.levelname} {record.getMessage()}"
+        text = f"{when}{record.levelname} {plain(record.getMessage())}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
     def _object(self, record: logging.LogRecord) -> str:

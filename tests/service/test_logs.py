@@ -43,8 +43,17 @@ def test_text_lines_have_the_time_unless_journald_adds_it() -> None:
     assert plain.endswith(" INFO hello") and plain[:2] == "20"
 
     assert LogFormatter(LogSection(), journald=True).format(record("hello", logging.ERROR)) == "<3>ERROR hello"
-    assert LogFormatter(LogSection(), journald=True).format(record("a\nb")) == "<6>INFO a\n<6>b"
+    failed = record("hello")
+    failed.exc_info = (ValueError, ValueError("a"), None)
+    assert LogFormatter(LogSection(), journald=True).format(failed) == "<6>INFO hello\n<6>ValueError: a"
     assert LogFormatter(LogSection(format="json"), journald=True).format(record("a")).startswith('<6>{"')
+
+
+@pytest.mark.parametrize("journald", [False, True])
+def test_a_users_name_for_a_directory_forges_no_line(journald: bool) -> None:
+    line = LogFormatter(LogSection(), journald).format(record("in /tmp/a\n<2>CRITICAL all is lost\x1b[2J"))
+
+    assert line.endswith("INFO in /tmp/a?<2>CRITICAL all is lost?[2J") and "\n" not in line
 
 
 def test_journald_is_known_by_the_stream(tmp_path: Path) -> None:
