@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from slurm_hadar.config import Mode
 from slurm_hadar.controller.act.context import ActContext
+from slurm_hadar.controller.act.refusals import TOLD
 from slurm_hadar.controller.act.writer import PlannedWrite
 from slurm_hadar.controller.journal import JobRecord, Purpose
 from slurm_hadar.controller.observe.observer import Observation
@@ -84,8 +85,7 @@ def leases(context: ActContext, seen: Observation, job_ids: Iterable[str]) -> li
     """Renew leases that would not last until the round after next, or last longer than they should (the clock was set
     back, or rounds follow each other faster now); free steered jobs of their node lists. None for jobs of inactive
     partitions only: Slurm refuses to change those, and starts none."""
-    lease_s, now = context.lease_s, time.time()
-    inactive = {p.name for p in seen.state.partitions if p.inactive}
+    lease_s, now, inactive = context.lease_s, time.time(), _inactive(seen)
     plain: list[SlurmJob] = []
     steered: list[PlannedWrite] = []
     for job_id in job_ids:
@@ -123,13 +123,16 @@ def back_in_queue(
 
 def given_back(context: ActContext, seen: Observation) -> list[PlannedWrite]:
     """Jobs that wait, and are not to be steered any more, get their owners' shape and every node back: their node list
-    is this controller's doing. Those that Slurm may start at any moment are not put off any more, either."""
-    batch = []
+    is this controller's doing. Those that Slurm may start at any moment are not put off any more, either. None for jobs
+    of inactive partitions only, and for those that are left alone since Slurm refuses what it is told of them."""
+    batch, inactive = [], _inactive(seen)
     for job in seen.snapshot.jobs:
         record, raw = seen.records.get(job.job_id), seen.raw.get(job.job_id)
         if job.pinned is None or record is None or raw is None or raw.fault is not None:
             continue
         if raw.state is not JobState.PENDING or context.config.mode(raw.partition) is not Mode.ACT:
+            continue
+        if inactive.issuperset(raw.partition.split(",")) or context.quarantine.step(job.job_id) == TOLD:
             continue
         with context.quarantine.over(job.job_id, "giving it back"):
             if job.job_id in seen.at_once and put_off_by_us(raw, record, seen.comments[job.job_id]):
@@ -139,6 +142,10 @@ def given_back(context: ActContext, seen: Observation) -> list[PlannedWrite]:
             elif record.steered and raw.req_nodes:
                 batch.append(PlannedWrite(writes.give_back(raw, record), Purpose.GIVE_BACK, why=job.pinned))
     return batch
+
+
+def _inactive(seen: Observation) -> set[str]:
+    return {p.name for p in seen.state.partitions if p.inactive}
 
 
 def _fresh_s(job: SlurmJob) -> float:

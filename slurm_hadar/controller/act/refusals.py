@@ -12,9 +12,11 @@ from slurm_hadar.controller.safety.circuit_breaker import CircuitBreaker
 from slurm_hadar.controller.safety.quarantine import Quarantine
 from slurm_hadar.errors import SlurmRejected
 
-__all__ = ["Refusals"]
+__all__ = ["TOLD", "Refusals"]
 
 log = logging.getLogger(__name__)
+#: The step that has failed on a job of which Slurm refuses all.
+TOLD = "what Slurm is told of it"
 _MOST_IN_A_ROW = 3  # of one job
 
 
@@ -41,7 +43,7 @@ class Refusals:
         self._by_job = Counter({job_id: self._by_job[job_id] + 1 for job_id in refused})
         for job_id, why in refused.items():
             if self._by_job[job_id] >= _MOST_IN_A_ROW:
-                self._quarantine.put(job_id, "what Slurm is told of it", SlurmRejected(why))
+                self._quarantine.put(job_id, TOLD, SlurmRejected(why))
         by_user = Counter(users[job_id] for job_id in refused if job_id in users)
         self._breaker.record_round(by_user, bool(taken - refused.keys()), most, now, round_s)
         if refused and (why := self._breaker.reason(now)):

@@ -71,11 +71,20 @@ class Quarantine:
 
     def reason(self, job_id: str) -> str | None:
         """Why the job is left alone now; None if it is not."""
-        stay = self._stays.get(job_id)
-        left_s = stay.until - self._now() if stay is not None else 0.0
-        if stay is None or left_s <= 0:
+        stay = self._stay(job_id)
+        if stay is None:
             return None
+        left_s = stay.until - self._now()
         return f"{stay.step} failed on it ({stay.error}); it is left to Slurm for another {left_s:.0f} s"
+
+    def step(self, job_id: str) -> str:
+        """What failed on the job, if it is left alone now; "" if it is not."""
+        stay = self._stay(job_id)
+        return "" if stay is None else stay.step
+
+    def _stay(self, job_id: str) -> _Stay | None:
+        stay = self._stays.get(job_id)
+        return None if stay is None or stay.until <= self._now() else stay
 
     def keep(self, job_ids: Collection[str]) -> None:
         """Forget all others."""
