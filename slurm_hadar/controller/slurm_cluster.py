@@ -12,7 +12,7 @@ from slurm_hadar.comment import is_ours
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.act.actor import Actor
 from slurm_hadar.controller.act.context import ActContext
-from slurm_hadar.controller.act.refusals import Refusals
+from slurm_hadar.controller.act.refusals import TOLD, Refusals
 from slurm_hadar.controller.act.turns import TurnOrders
 from slurm_hadar.controller.agents.fork_tracker import JobTracker
 from slurm_hadar.controller.agents.spools import SpoolReader
@@ -272,11 +272,15 @@ class SlurmCluster(Cluster[Observation]):
         self._vacancies.settle(started, stopped)
 
     def _end_copies(self, seen: Observation, outcome: Outcome) -> None:
-        """Cancel the copies that are not needed any more, of those that this controller looks after."""
+        """Cancel the copies that are not needed any more, of those that this controller looks after; not again those of
+        which Slurm refuses that."""
         over = {
             job_id: why
             for job_id, why in self._tracker.to_cancel(time.time()).items()
-            if job_id in seen.raw and may_end(seen.raw[job_id], seen.comments[job_id], self._config)
+            if job_id in seen.raw
+            and may_end(seen.raw[job_id], seen.comments[job_id], self._config)
+            and not self._observer.is_denied(job_id)
+            and self.isolated.step(job_id) != TOLD
         }
         if over:
             self._actor.cancel(over, outcome)

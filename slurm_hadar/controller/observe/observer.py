@@ -115,6 +115,10 @@ class Observer:
         """No other round follows: what jobs have said since this one looked is taken in."""
         self._records.hear_out()
 
+    def is_denied(self, job_id: str) -> bool:
+        """Whether Slurm has said that the job is not this controller's to change."""
+        return job_id in self._denied
+
     def deny(self, jobs: Mapping[str, str]) -> None:
         """Leave these jobs alone as long as this controller runs: Slurm said that they are not its to change."""
         self._denied.update(jobs)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from slurm_hadar.controller.journal import Purpose
 from slurm_hadar.model import JobState
 from tests.controller.scripted import report
 
@@ -23,6 +24,28 @@ def test_only_copies_that_are_this_controllers_are_cancelled(
     bench: Any, settings: list[str], comment: str, ends: bool
 ) -> None:
     b = bench({"v100-1": ("v100", 1)}, *settings)
+    _all_done(b, comment)
+
+    b.controller.run_round()
+
+    assert (b.slurm.jobs["7_1"].state is JobState.FAILED) is ends
+
+
+@pytest.mark.parametrize(("why", "tries"), [("Access/permission denied", 1), ("Unexpected message received", 3)])
+def test_one_that_slurm_does_not_cancel_is_left_alone(bench: Any, why: str, tries: int) -> None:
+    """Asked for ever, its refusals would keep everybody else's jobs from being started, too."""
+    b = bench({"v100-1": ("v100", 1)})
+    _all_done(b)
+    b.slurm.refuse["7_1"] = why
+
+    rounds = [b.controller.run_round() for _ in range(25)]
+
+    assert sum(w.purpose is Purpose.CANCEL for r in rounds for w in r.outcome.log) == tries
+    assert {r.record.note for r in rounds} == {""}
+
+
+def _all_done(b: Any, comment: str = "") -> None:
+    """A copy that runs has made the last step; another one waits."""
     for number in range(2):
         b.slurm.submit(1, f"hadar:fork=auto{comment}", job_id=f"7_{number}", array_id="7")
     b.slurm.start("7_0", "v100-1")
@@ -30,7 +53,3 @@ def test_only_copies_that_are_this_controllers_are_cancelled(
     b.controller.run_round()
     done = {"steps": 100, "total_steps": 100, "consolidation": 3, "consolidated_steps": 100}
     report(b, "7_0", closes=True, **done)
-
-    b.controller.run_round()
-
-    assert (b.slurm.jobs["7_1"].state is JobState.FAILED) is ends
