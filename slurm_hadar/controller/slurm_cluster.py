@@ -276,7 +276,7 @@ class SlurmCluster(Cluster[Observation]):
         which Slurm refuses that."""
         over = {
             job_id: why
-            for job_id, why in self._tracker.to_cancel(time.time()).items()
+            for job_id, why in self._tracker.to_cancel(time.monotonic()).items()
             if job_id in seen.raw
             and may_end(seen.raw[job_id], seen.comments[job_id], self._config)
             and not self._observer.is_denied(job_id)

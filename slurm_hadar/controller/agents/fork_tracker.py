@@ -44,7 +44,8 @@ class Copy:
 @dataclass(slots=True)
 class ForkedJob:
     """One forked job. ``steps`` of ``total`` are in consolidation ``number``, as far as was heard; a copy's steps count
-    only there. ``closer`` is the copy that ends the script; ``done_at`` when it was heard that all steps are done."""
+    only there. ``closer`` is the copy that ends the script; ``done_at`` when it was heard that all steps are done, in
+    monotonic seconds."""
 
     job_id: str
     total: float | None = None
@@ -118,7 +119,7 @@ class JobTracker:
             return
         if report.closes:
             parent.closer = index
-            parent.done_at = parent.done_at or time.time()
+            parent.done_at = parent.done_at or time.monotonic()
         if report.consolidation < parent.number:
             return  # a copy that has not heard yet of the newest
         if report.consolidated_steps < parent.steps:
@@ -150,7 +151,7 @@ class JobTracker:
         if job.parent in self._known:
             parent.number, parent.steps, parent.total, parent.closer = self._known.pop(job.parent)
             if parent.closer is not None:  # it said so before the restart, and need not live to say it again
-                parent.done_at = time.time()
+                parent.done_at = time.monotonic()
         self._parents[job.parent] = parent
         return parent
 
@@ -222,7 +223,7 @@ class JobTracker:
         """Copies that need not run any more, and why: those that wait, and those that should have ended by themselves.
 
         The copy that ends the script is left alone, wherever it is, and so is what the others' scripts do after their
-        program: that is their owner's.
+        program: that is their owner's. ``now`` is in monotonic seconds.
         """
         found = {}
         with self._lock:

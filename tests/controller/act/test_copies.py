@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -44,10 +45,23 @@ def test_one_that_slurm_does_not_cancel_is_left_alone(bench: Any, why: str, trie
     assert {r.record.note for r in rounds} == {""}
 
 
+def test_who_still_runs_has_its_time_to_end_when_the_clock_was_set(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    b, real = bench({"v100-1": ("v100", 1), "v100-2": ("v100", 1)}), time.time
+    b.slurm.submit(1, "hadar:fork=auto", job_id="7_1", array_id="7")
+    b.slurm.start("7_1", "v100-2")
+    report(b, "7_1", "hello")
+    _all_done(b)
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+
+    b.controller.run_round()
+
+    assert b.slurm.jobs["7_1"].state is JobState.RUNNING
+
+
 def _all_done(b: Any, comment: str = "") -> None:
-    """A copy that runs has made the last step; another one waits."""
-    for number in range(2):
-        b.slurm.submit(1, f"hadar:fork=auto{comment}", job_id=f"7_{number}", array_id="7")
+    """A copy that runs has made the last step; another one waits, if it is not there already."""
+    for copy in sorted({"7_0", "7_1"} - b.slurm.jobs.keys()):
+        b.slurm.submit(1, f"hadar:fork=auto{comment}", job_id=copy, array_id="7")
     b.slurm.start("7_0", "v100-1")
     report(b, "7_0", "hello")
     b.controller.run_round()
