@@ -6,7 +6,7 @@ import time
 
 from slurm_hadar.controller.act import batches
 from slurm_hadar.controller.act.context import ActContext
-from slurm_hadar.controller.act.writer import PlannedWrite, Writer
+from slurm_hadar.controller.act.writer import PlannedWrite, Writer, outcome_of
 from slurm_hadar.controller.cluster import Outcome
 from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome
 from slurm_hadar.controller.safety.guard import Change
@@ -38,7 +38,8 @@ class Undo:
             batch.append(PlannedWrite(Write("release", (job.job_id,)), Purpose.RELEASE))
         sent = time.time()
         for taken, result in self._writer.send(batch, outcome):
-            outcome.log.append(taken.entry(result.job_id, WriteOutcome.UNDONE, result.error or ""))
+            came = outcome_of(result) if result.error else WriteOutcome.UNDONE
+            outcome.log.append(taken.entry(result.job_id, came, result.error or ""))
             if result.error is None and taken is planned:
                 planned.remember(record, sent, time.time())
 

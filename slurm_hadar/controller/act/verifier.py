@@ -43,7 +43,7 @@ class Verifier:
             job = outcome.shown.jobs.get(job_id)
             if _waits(job):
                 self._undo.undo(seen.records[job_id], placed[job_id], job, outcome, refused=True)
-        if any(w.outcome is WriteOutcome.UNDONE for w in outcome.log):
+        if any(w.outcome in (WriteOutcome.UNDONE, WriteOutcome.OVERTAKEN) for w in outcome.log):
             self._read_back(outcome, refused)
         outcome.log[:] = [_as_seen(w, outcome.shown) for w in outcome.log]
         _check_leases(seen.records, outcome)

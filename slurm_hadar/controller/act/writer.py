@@ -13,7 +13,7 @@ from slurm_hadar.controller.journal import JobRecord, Purpose, WriteOutcome, Wri
 from slurm_hadar.slurm.backend.base import Backend
 from slurm_hadar.slurm.state import Write, WriteResult
 
-__all__ = ["PlannedWrite", "Writer"]
+__all__ = ["PlannedWrite", "Writer", "outcome_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Writer:
         results = self.send(batch, outcome)
         answered = time.time()
         for planned, result in results:
-            outcome.log.append(planned.entry(result.job_id, _outcome_of(result), result.error or planned.why))
+            outcome.log.append(planned.entry(result.job_id, outcome_of(result), result.error or planned.why))
             if result.error is None:
                 planned.remember(records[result.job_id], sent, answered)
                 continue
@@ -87,7 +87,7 @@ class Writer:
         with self._announced(lambda: (entry(j, WriteOutcome.SENT, why) for j, why in jobs.items()), outcome):
             results = self._backend.cancel(sorted(jobs))
         for result in results:
-            outcome.log.append(entry(result.job_id, _outcome_of(result), result.error or jobs[result.job_id]))
+            outcome.log.append(entry(result.job_id, outcome_of(result), result.error or jobs[result.job_id]))
             if result.denied:
                 outcome.denied[result.job_id] = result.error or ""
 
@@ -104,7 +104,8 @@ class Writer:
             raise
 
 
-def _outcome_of(result: WriteResult) -> WriteOutcome:
+def outcome_of(result: WriteResult) -> WriteOutcome:
+    """What came of a write, by Slurm's answer."""
     if result.overtaken:
         return WriteOutcome.OVERTAKEN
     return WriteOutcome.REFUSED if result.error else WriteOutcome.OK

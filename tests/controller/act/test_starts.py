@@ -74,6 +74,27 @@ def test_a_refusal_of_who_runs_meanwhile_is_no_failure(bench: Any) -> None:
     assert b.slurm.jobs[job].state is JobState.RUNNING
 
 
+@pytest.mark.parametrize("starts", [False, True])
+def test_what_could_not_be_undone_is_not_said_to_be_undone(bench: Any, starts: bool) -> None:
+    """Slurm refuses to place the job, and then starts it there by itself, or refuses the rest, too."""
+    b = bench({"v100-1": ("v100", 4)})
+    job = b.slurm.submit(1, MODEL)
+    controller = b.new_controller(policy=Scripted(**{f"j{job}": {"v100-1": {"v100": 1}}}))
+    b.slurm.refuse[job] = "Requested node configuration is not available"
+
+    def start() -> None:
+        if starts and len(b.slurm.batches) == 1:
+            b.slurm.refuse.clear()
+            b.slurm.start(job, "v100-1")
+
+    b.slurm.before_write = start
+    result = controller.run_round()
+
+    came = WriteOutcome.OVERTAKEN if starts else WriteOutcome.REFUSED
+    assert [w.outcome for w in result.outcome.log] == [came, came]
+    assert (result.record.failed, result.outcome.shown.waits(job)) == ((0, False) if starts else (2, True))
+
+
 def test_what_an_owner_changes_of_a_waiting_job_counts(bench: Any) -> None:
     """Other GPUs, nodes and tasks: the next round plans with them, says so, and never writes the old ones back."""
     b = bench({"v100-1": ("v100", 4), "v100-2": ("v100", 4)})
