@@ -293,7 +293,7 @@ def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[L
 
 
 def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
-    facts = node_facts(state.nodes, config.gpus.memory_gb)
+    facts = node_facts(state.nodes, config.gpus.memory_gb, state.bounds)
     records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
     lines, acting_only, shared = [], config.boldest is Mode.ACT, companies(state.jobs)
     for job in state.jobs:

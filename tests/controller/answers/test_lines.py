@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurm_hadar.config import load
 from slurm_hadar.controller.answers.lines import Line, folded, line_of
-from slurm_hadar.controller.answers.view import queue_view
+from slurm_hadar.controller.answers.view import live_view, queue_view
 from slurm_hadar.controller.journal import JobRecord
 from slurm_hadar.controller.words import done
 from slurm_hadar.model import EMPTY, JobState, Placement
+from slurm_hadar.slurm.state import Bounds, PartitionTerms
 from slurm_hadar.testing.fake_slurm import FakeSlurm
 
 TASK = Line(
@@ -107,3 +109,16 @@ def test_a_job_whose_nodes_are_made_ready_is_starting(known: bool) -> None:
 
     assert (line.state, line.started, line.steps_per_s, line.tier, line.gpus) == ("starting", None, None, "", 1)
     assert line.why.startswith("its nodes are being made ready for it since ") == known
+
+
+def test_the_queue_knows_the_limits_of_partitions(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that could have two nodes by its comment, and by its partition one, is steered, and not said to be left to
+    Slurm."""
+    b = bench({"v100-1": ("v100", 2), "v100-2": ("v100", 2)})
+    job = b.slurm.submit(1, "hadar:model=resnet18,steps=100,nodes=1-2", switches=1)
+    read, terms = b.slurm.read, {"all": PartitionTerms(max_nodes=1)}
+    monkeypatch.setattr(b.slurm, "read", lambda: replace(read(), bounds=Bounds(partitions=terms)))
+    assert b.controller.run_round().seen.snapshot.job[job].steerable
+
+    (line,) = live_view(b.slurm, b.config(), b.journal)[0]
+    assert (line.state, line.tier) == ("running", "")
