@@ -13,7 +13,7 @@ import pytest
 
 from slurm_hadar.config import load
 from slurm_hadar.controller import slurm_cluster
-from slurm_hadar.controller.answers.peek import as_given
+from slurm_hadar.controller.answers.told import as_given
 from slurm_hadar.controller.journal.best_effort import BestEffort
 from slurm_hadar.errors import SlurmUnavailable, StoreError
 from slurm_hadar.messages import Report

@@ -13,8 +13,9 @@ from slurm_hadar.cli.jobs.expectation import as_dict, in_words
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.lines import size_source
-from slurm_hadar.controller.answers.peek import as_given, peek
+from slurm_hadar.controller.answers.peek import peek
 from slurm_hadar.controller.answers.status import first_task
+from slurm_hadar.controller.answers.told import as_given
 from slurm_hadar.controller.answers.view import TIERS, silence
 from slurm_hadar.controller.journal import JobRecord, Reader, Stage
 from slurm_hadar.controller.prediction.forecasts import Forecast

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_hadar.config import Config, Mode, with_given
+from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.agents.reports import ReportBook
 from slurm_hadar.controller.answers.expectation import Peek
-from slurm_hadar.controller.journal import ReadOnlyJournal, journal_copy
-from slurm_hadar.controller.journal.memory import GIVEN, memory_of, owner_of
+from slurm_hadar.controller.journal import journal_copy
+from slurm_hadar.controller.journal.memory import memory_of, owner_of
 from slurm_hadar.controller.observe.graphs import GraphBook
 from slurm_hadar.controller.observe.observer import Observer
 from slurm_hadar.controller.observe.slurm_view import SlurmView
@@ -17,7 +17,6 @@ from slurm_hadar.controller.observe.usage import UsageBook
 from slurm_hadar.controller.prediction.forecasts import Forecaster
 from slurm_hadar.controller.state_dir import JOURNAL, PREDICTOR, chosen_state_dir
 from slurm_hadar.controller.steering.time_limits import overtime
-from slurm_hadar.errors import ConfigError, StoreError
 from slurm_hadar.policies import registry
 from slurm_hadar.predict.store import VersionStore
 from slurm_hadar.slurm.backend.base import Backend
@@ -26,17 +25,7 @@ from slurm_hadar.throughput.profiles import ProfileStore
 from slurm_hadar.throughput.store import ThroughputStore
 from slurm_hadar.throughput.table import reference
 
-__all__ = ["as_given", "peek"]
-
-
-def as_given(config: Config) -> Config:
-    """The configuration as the controller has it, where it was told of it on its command line, and where that can be
-    known."""
-    try:
-        with ReadOnlyJournal(chosen_state_dir(config) / JOURNAL) as journal:
-            return with_given(config, memory_of(journal, GIVEN))
-    except (StoreError, ConfigError):  # there is none, or it is of another version
-        return config
+__all__ = ["peek"]
 
 
 def peek(backend: Backend, config: Config) -> Peek:

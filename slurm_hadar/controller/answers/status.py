@@ -15,7 +15,8 @@ from slurm_hadar import messages
 from slurm_hadar.config import Config
 from slurm_hadar.controller.answers.expectation import Answer, answer
 from slurm_hadar.controller.answers.lines import Line
-from slurm_hadar.controller.answers.peek import as_given, peek
+from slurm_hadar.controller.answers.peek import peek
+from slurm_hadar.controller.answers.told import as_given
 from slurm_hadar.controller.answers.view import by_journal, shown_lines, silence
 from slurm_hadar.controller.journal import JobRecord, Reader, Run, Stage
 from slurm_hadar.errors import HadarError, SlurmError, SlurmUnavailable

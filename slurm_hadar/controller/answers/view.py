@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from slurm_hadar.comment import read
 from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.lines import Line, line_of, size_source, wait_fields
+from slurm_hadar.controller.answers.told import as_told
 from slurm_hadar.controller.answers.trends import Trend, trend_of
 from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.journal.salvage import row_object
@@ -293,6 +294,7 @@ def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[L
 
 
 def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
+    config = as_told(config, journal)
     facts = node_facts(state.nodes, config.gpus.memory_gb, state.bounds)
     records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
     lines, acting_only, shared = [], config.boldest is Mode.ACT, companies(state.jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from slurm_hadar.config import load
 from slurm_hadar.controller.answers.lines import Line, folded, line_of
 from slurm_hadar.controller.answers.view import live_view, queue_view
-from slurm_hadar.controller.journal import JobRecord
+from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.state_dir import JOURNAL
 from slurm_hadar.controller.words import done
 from slurm_hadar.model import EMPTY, JobState, Placement
 from slurm_hadar.slurm.state import Bounds, PartitionTerms
@@ -62,6 +64,19 @@ def test_a_partition_that_is_only_looked_at_is_said_by_the_live_view_too(tmp_pat
     settings = [f"controller.state_dir={tmp_path}", "controller.mode=act", "partitions.all.mode=advise"]
 
     (line,) = queue_view(slurm, load(None, settings))[0]
+
+    assert (line.tier, line.why) == ("pinned", "partition all is in mode advise")
+
+
+def test_the_queue_goes_by_what_the_controller_was_told(tmp_path: Path) -> None:
+    """On its command line, or by a configuration of its own."""
+    slurm = FakeSlurm({"v100-1": ("v100", 2)})
+    slurm.submit(comment="hadar:model=resnet18")
+    config = load(None, [f"controller.state_dir={tmp_path}", "controller.mode=act"])
+    with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
+        journal.save_given({"partitions.all.mode": "advise"})
+
+    (line,) = queue_view(slurm, config)[0]
 
     assert (line.tier, line.why) == ("pinned", "partition all is in mode advise")
 
