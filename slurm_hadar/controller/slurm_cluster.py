@@ -203,6 +203,9 @@ class SlurmCluster(Cluster[Observation]):
     def _track(self, seen: Observation) -> Observation:
         """Let the job tracker look at the copies of forked jobs, and show all of them how far their job is."""
         copies = [job for job in seen.snapshot.jobs if job.fork is not None]
+        if copies:
+            known = {r.job_id for r in seen.records.values() if r.first_seen < seen.state.time}
+            self._tracker.forget({j.parent for j in copies} - {j.parent for j in copies if j.job_id in known})
         self._tracker.take_in((job, seen.comments[job.job_id]) for job in copies)
         for job in copies:
             news = self._parts.book.get(job.job_id)

@@ -94,6 +94,12 @@ class JobTracker:
         with self._lock:
             return {p.job_id: (p.number, p.steps, p.total, p.closer) for p in self._parents.values()}
 
+    def forget(self, parents: Iterable[str]) -> None:
+        """What is known from before a restart of jobs with these ids is other jobs', whose ids were used again."""
+        with self._lock:
+            for parent in parents:
+                self._known.pop(parent, None)
+
     # What comes in
 
     def hear(self, report: Report) -> None:

@@ -58,6 +58,21 @@ def test_who_still_runs_has_its_time_to_end_when_the_clock_was_set(bench: Any, m
     assert b.slurm.jobs["7_1"].state is JobState.RUNNING
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_an_earlier_forked_job_with_the_same_id_is_not_this_one(bench: Any, known: bool) -> None:
+    """Slurm counts job ids anew after its state was lost. Copies that the journal knows are those of the same job."""
+    b = bench({"v100-1": ("v100", 1)})
+    b.slurm.submit(1, "hadar:fork=auto", job_id="7_0", array_id="7")
+    b.slurm.submit(1, "hadar:fork=auto", job_id="7_1", array_id="7")
+    if known:
+        b.controller.run_round()
+    b.journal.save_forks({"7": (3, 100, 100.0, 5)})
+    b.new_controller().run_round()
+
+    ended = {b.slurm.jobs[j].state_text for j in ("7_0", "7_1")}
+    assert ("CANCELLED" in ended) is known
+
+
 def _all_done(b: Any, comment: str = "") -> None:
     """A copy that runs has made the last step; another one waits, if it is not there already."""
     for copy in sorted({"7_0", "7_1"} - b.slurm.jobs.keys()):
