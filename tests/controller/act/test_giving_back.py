@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from slurm_hadar.controller.journal import Purpose
-from slurm_hadar.model import Placement
-from slurm_hadar.slurm.state import Partition
+from slurm_hadar.model import Partition, Placement
 from tests.controller.scripted import MODEL, Scripted
 
 
