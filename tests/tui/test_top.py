@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,9 @@ def seat(state: Path) -> Seat:
     seat = Seat(state)
     for gpus, user in ((2, "ann"), (2, "bob"), (4, "eve")):
         seat.slurm.submit(gpus=gpus, user=user, name="\x1b[31mnet", comment="hadar:model=resnet18,batch=64")
+    with ReadOnlyJournal(state / "journal.db") as journal:
+        records = journal.load_jobs()
+    seat.slurm.jobs |= {n: replace(job, submit=records[n].submit) for n, job in seat.slurm.jobs.items()}
     seat.slurm.start("1", "v100-1")
     return seat
 

@@ -16,7 +16,7 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.answers.told import as_told
 from slurm_hadar.controller.answers.trends import Trend, trend_of
-from slurm_hadar.controller.journal import Journal, Reader, ReadOnlyJournal
+from slurm_hadar.controller.journal import JobRecord, Journal, Reader, ReadOnlyJournal
 from slurm_hadar.controller.journal.salvage import row_object
 from slurm_hadar.controller.observe.company import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
@@ -28,7 +28,7 @@ from slurm_hadar.errors import SlurmError, SlurmHidden, StoreError
 from slurm_hadar.model import EMPTY, Tier
 from slurm_hadar.names import by_number
 from slurm_hadar.slurm.backend.base import Backend
-from slurm_hadar.slurm.state import ClusterState
+from slurm_hadar.slurm.state import ClusterState, SlurmJob
 
 __all__ = [
     "TIERS",
@@ -247,9 +247,9 @@ def shown_lines(backend: Backend, config: Config, journal: Reader) -> tuple[list
         return live_view(backend, config, journal)[0], ""
     except SlurmHidden as error:
         note = f"only what squeue says of each job: {error}"
-    records, waits = journal.load_jobs(), journal.waits()
-    lines = []
-    for job in backend.read_jobs():
+    jobs, lines = backend.read_jobs(), []
+    records, waits = _remembered(journal, jobs)
+    for job in jobs:
         if job.state.active:
             wait = waits.get(job.job_id) or {"why": f"Slurm says {job.reason}" if job.reason else ""}
             lines.append(line_of(job, records.get(job.job_id), EMPTY, unreadable(job), wait))
@@ -296,7 +296,7 @@ def live_view(backend: Backend, config: Config, journal: Reader) -> tuple[list[L
 def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
     config = as_told(config, journal)
     facts = node_facts(state.nodes, config.gpus.memory_gb, state.bounds)
-    records, waits, forks = journal.load_jobs(), journal.waits(), journal.forks()
+    (records, waits), forks = _remembered(journal, state.jobs), journal.forks()
     lines, acting_only, shared = [], config.boldest is Mode.ACT, companies(state.jobs)
     for job in state.jobs:
         if not job.state.active:
@@ -312,6 +312,17 @@ def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
         held = placement_of(job, facts)
         lines.append(line_of(job, record, held, pinned, wait, progress, shared.get(job.job_id)))
     return _sorted(lines)
+
+
+def _remembered(journal: Reader, jobs: Iterable[SlurmJob]) -> tuple[dict[str, JobRecord], dict[str, dict[str, Any]]]:
+    """The records of these jobs, and why they wait; not those of earlier jobs with the same ids."""
+    records, waits = journal.load_jobs(), journal.waits()
+    for job in jobs:
+        record = records.get(job.job_id)
+        if record is not None and not record.is_of(job.submit or record.submit, job.restarts):
+            del records[job.job_id]
+            waits.pop(job.job_id, None)
+    return records, waits
 
 
 def recorded_lines(rows: Iterable[Mapping[str, Any]]) -> list[Line]:

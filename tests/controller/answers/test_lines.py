@@ -137,3 +137,19 @@ def test_the_queue_knows_the_limits_of_partitions(bench: Any, monkeypatch: pytes
 
     (line,) = live_view(b.slurm, b.config(), b.journal)[0]
     assert (line.state, line.tier) == ("running", "")
+
+
+def test_the_queue_tells_nothing_of_an_earlier_job_with_the_same_id(bench: Any) -> None:
+    """Slurm has counted anew, and no round has seen the new one yet."""
+    b = bench({"v100-1": ("v100", 2)})
+    job = b.slurm.submit(1)
+    b.controller.run_round()
+    assert live_view(b.slurm, b.config(), b.journal)[0][0].moves == 0
+    b.journal.save_jobs([replace(b.journal.load_jobs()[job], steps=96.0, total_steps=100.0)])
+    b.slurm.jobs[job] = replace(
+        b.slurm.jobs[job], state=JobState.PENDING, nodes=(), submit=(b.slurm.jobs[job].submit or 0.0) + 1000.0
+    )
+
+    (line,) = live_view(b.slurm, b.config(), b.journal)[0]
+
+    assert line.done_share is None
