@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from slurm_hadar.comment import is_ours, read
 from slurm_hadar.controller.agents.notes import Seal
-from slurm_hadar.controller.journal import JobRecord, Journal
+from slurm_hadar.controller.journal import JobRecord, Journal, drop_earlier
 from slurm_hadar.controller.steering import writes
 from slurm_hadar.controller.steering.rules import put_off_by_us
 from slurm_hadar.errors import StoreError
@@ -49,10 +49,12 @@ def release_all(
     seal = seal or Seal()
     records, until = journal.load_jobs(), time.time() + longest_s
     batch, bound, others = list[Write](), list[str](), list[str]()
-    for job in backend.read_jobs():
+    jobs = backend.read_jobs()
+    drop_earlier(records, jobs)
+    for job in jobs:
         if job_ids and job.job_id not in job_ids:
             continue
-        record = _record_of(job, records)
+        record = records.get(job.job_id)
         write = _undo(job, record, seal, until)
         if write is None:
             continue
@@ -71,15 +73,6 @@ def release_all(
     except StoreError as error:  # the jobs are released all the same, and that is to be told
         return Released(results, bound, others, str(error))
     return Released(results, bound, others)
-
-
-def _record_of(job: SlurmJob, records: dict[str, JobRecord]) -> JobRecord | None:
-    """The job's record; that of an earlier job with the same id is taken out."""
-    record = records.get(job.job_id)
-    if record is not None and not record.is_of(job.submit or record.submit, job.restarts):
-        del records[job.job_id]
-        return None
-    return record
 
 
 def _undo(job: SlurmJob, record: JobRecord | None, seal: Seal, until: float) -> Write | None:

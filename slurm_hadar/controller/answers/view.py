@@ -16,7 +16,7 @@ from slurm_hadar.config import Config, Mode
 from slurm_hadar.controller.answers.lines import Line, line_of, size_source, wait_fields
 from slurm_hadar.controller.answers.told import as_told
 from slurm_hadar.controller.answers.trends import Trend, trend_of
-from slurm_hadar.controller.journal import JobRecord, Journal, Reader, ReadOnlyJournal
+from slurm_hadar.controller.journal import JobRecord, Journal, Reader, ReadOnlyJournal, drop_earlier
 from slurm_hadar.controller.journal.salvage import row_object
 from slurm_hadar.controller.observe.company import companies
 from slurm_hadar.controller.state_dir import JOURNAL, chosen_state_dir
@@ -317,11 +317,8 @@ def _lines(state: ClusterState, config: Config, journal: Reader) -> list[Line]:
 def _remembered(journal: Reader, jobs: Iterable[SlurmJob]) -> tuple[dict[str, JobRecord], dict[str, dict[str, Any]]]:
     """The records of these jobs, and why they wait; not those of earlier jobs with the same ids."""
     records, waits = journal.load_jobs(), journal.waits()
-    for job in jobs:
-        record = records.get(job.job_id)
-        if record is not None and not record.is_of(job.submit or record.submit, job.restarts):
-            del records[job.job_id]
-            waits.pop(job.job_id, None)
+    for job_id in drop_earlier(records, jobs):
+        waits.pop(job_id, None)
     return records, waits
 
 

@@ -20,6 +20,7 @@ from slurm_hadar.controller.journal.records import (
     Stage,
     WriteOutcome,
     WriteRecord,
+    drop_earlier,
     placement_from_json,
     placement_to_json,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "DashboardChanges",
     "WriteOutcome",
     "WriteRecord",
+    "drop_earlier",
     "journal_copy",
     "placement_from_json",
     "placement_to_json",

@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 from slurm_hadar.model import EMPTY, MOST_RAISED, Placement, outruns
 
 __all__ = [
     "Decision", "Event", "EventKind", "Gain", "JobRecord", "PastJob", "RoundRecord", "Run", "DashboardChanges",
-    "Purpose", "Stage", "WriteOutcome", "WriteRecord", "placement_from_json", "placement_to_json",
+    "Purpose", "Stage", "WriteOutcome", "WriteRecord", "drop_earlier", "placement_from_json", "placement_to_json",
 ]  # fmt: skip
 
 
@@ -446,3 +446,23 @@ def placement_to_json(placement: Placement) -> str:
 def placement_from_json(text: str) -> Placement:
     """The placement that :func:`placement_to_json` wrote; kept, since most of a journal's are alike."""
     return Placement.of(json.loads(text))
+
+
+class _Seen(Protocol):
+    """A job as Slurm shows it."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def submit(self) -> float | None: ...
+    @property
+    def restarts(self) -> int: ...
+
+
+def drop_earlier(records: dict[str, JobRecord], jobs: Iterable[_Seen]) -> set[str]:
+    """Take the records of earlier jobs out that had the ids of these, and return the ids."""
+    found = [(job, records[job.job_id]) for job in jobs if job.job_id in records]
+    ids = {job.job_id for job, record in found if not record.is_of(job.submit or record.submit, job.restarts)}
+    for job_id in ids:
+        del records[job_id]
+    return ids
